@@ -17,7 +17,7 @@ from ..workflows import lifecycle
 from ..workflows.control import locked
 from ..workflows.engine import insert_rows, limits, start_nodes
 from ..workflows.engine.advance import Engine
-from ..workflows.engine.nodes import NodeRows, read_nodes
+from ..workflows.engine.rows import NodeRows, read_nodes
 from .calls import Columns
 
 #: The node that stands for all calls, and its index.

@@ -18,7 +18,7 @@ from ..db.errors import is_row_error
 from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from .engine import cancel_pause, resume_workflow, retry_nodes, start_nodes
 from .engine.advance import Engine
-from .engine.nodes import IN_PROGRESS, where_in
+from .engine.rows import IN_PROGRESS, where_in
 
 logger = logging.getLogger("horsies_django.workflows")
 

@@ -87,7 +87,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     from ..core.ids import uuid7
     from ..models import Workflow, WorkflowTask
     from .definition_registry import definition_at
-    from .engine.nodes import IN_PROGRESS
+    from .engine.rows import IN_PROGRESS
     from .start import insert_or_get
 
     database = context.run.database

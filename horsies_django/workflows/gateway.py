@@ -167,7 +167,7 @@ def retry_nodes(tasks: TaskQuerySet) -> int:
     """Retry the nodes of these tasks, with the nodes that were skipped because of them; return how many tasks."""
     from ..models import WorkflowTask
     from .control import retry
-    from .engine.nodes import where_in
+    from .engine.rows import where_in
 
     nodes = WorkflowTask.objects.using(tasks.db).filter(
         where_in(tasks.db, list(tasks.values_list("pk", flat=True)), "task")

@@ -15,7 +15,7 @@ from django.db.models.functions import Cast
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ...enqueue.call_builder import Parameters
 from ...models import Workflow, WorkflowTask
-from ...workflows.engine.nodes import IN_PROGRESS
+from ...workflows.engine.rows import IN_PROGRESS
 from .calls import (
     Sample,
     condition_problem,

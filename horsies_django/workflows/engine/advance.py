@@ -17,8 +17,8 @@ from ...core.workflow_status import NodeKind, OnError, WorkflowStatus, WorkflowT
 from .. import lifecycle
 from . import cancel_pause, complete_workflow, node_end, start_nodes
 from .context import EngineContext
-from .nodes import NodeEnd, NodeState, Position, is_item_of, read_nodes, where_in
 from .queries import EngineQueries, Query
+from .rows import NodeEnd, NodeState, Position, is_item_of, read_nodes, where_in
 
 #: Up to this level the engine reads the waiting nodes one level at a time; then it reads everything below at once.
 _LEVELS_READ_SINGLY: Final = 2
@@ -112,9 +112,7 @@ class Engine(EngineContext):
         """Pause the workflows of failed nodes that have ``on_error`` PAUSE."""
         failed = {end.workflow_id for end in ends if end.status == WorkflowTaskStatus.FAILED and end.map_index is None}
         workflows = [self.workflows[key] for key in failed if key in self.workflows]
-        if to_pause := [
-            workflow.key for workflow in workflows if workflow.is_running and workflow.on_error == OnError.PAUSE
-        ]:
+        if to_pause := [each.id for each in workflows if each.is_running and each.on_error == OnError.PAUSE]:
             self.flush()
             for key in cancel_pause.pause(self, to_pause):
                 if key in self.workflows:
@@ -146,8 +144,7 @@ class Engine(EngineContext):
                 skipped.append(node)
         self.keep_waiting(waiting)
         self.stop_waiting([*ready, *skipped, *collected])
-        ends = [node.end_as(WorkflowTaskStatus.SKIPPED) for node in skipped]
-        self.skip_nodes(ends)
+        ends = self.skip_nodes(skipped)
         return [*start_nodes.start(self, ready), *start_nodes.collect_maps(self, collected)], ends
 
 

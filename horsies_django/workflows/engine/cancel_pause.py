@@ -22,7 +22,7 @@ from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from ..error_codes import STOPPED_BY
 from . import node_end
-from .nodes import IN_PROGRESS, NodeEnd, NodeRows, where_in
+from .rows import IN_PROGRESS, NodeEnd, NodeRows, where_in
 
 if TYPE_CHECKING:
     from .context import EngineContext

@@ -24,10 +24,10 @@ from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from ..error_codes import STOPPED_BY, WorkflowCode
 from . import node_end
-from .context import EngineContext, ParentNode, WorkflowState
+from .context import EngineContext
 from .enqueue_nodes import BUILD_TASK, due_in, notify_workers_later
-from .nodes import NodeEnd, NodeResult, Position
 from .queries import Query
+from .rows import NodeEnd, NodeResult, ParentNode, Position, WorkflowState
 
 logger = logging.getLogger("horsies_django.workflows")
 
@@ -53,7 +53,7 @@ def complete_workflows(context: EngineContext, keys: Collection[UUID]) -> list[N
             workflow.result = {"ok": _output(context, workflow)}
         on_commit_robust(context.database, _log, workflow)
         context.end_workflow(workflow)
-    notify_after_commit(context.database, [workflow.key for workflow in finished])
+    notify_after_commit(context.database, [workflow.id for workflow in finished])
     return _end_parents(context, [workflow for workflow in ended if workflow.parent_id is not None])
 
 
@@ -74,30 +74,20 @@ def _load(context: EngineContext, workflows: Sequence[WorkflowState], below: Que
     """
     queries = context.queries
     live = [workflow for workflow in workflows if workflow.is_running]
-    positions = {(workflow.key, index) for workflow in live for index in _deciding_nodes(workflow)}.difference(
-        context.outcomes
-    )
+    positions = {(workflow.id, index) for workflow in live for index in _deciding_nodes(workflow)}
     if below:
-        inner = {(parent.workflow_id, parent.task_index) for parent in context.parents.values() if parent is not None}
-        positions |= inner.difference(context.outcomes)
-    leaves = [workflow.key for workflow in live if _outputs_leaves(workflow) and workflow.key not in context.leaves]
+        positions |= {(parent.workflow_id, parent.task_index) for parent in context.parents.values() if parent}
+    leaves = [workflow.id for workflow in live if _outputs_leaves(workflow) and workflow.id not in context.leaves]
     children = [workflow for workflow in workflows if workflow.parent_id is not None]
-    counted = [
-        workflow.key
-        for workflow in children
-        if (below or _may_fail(workflow)) and workflow.key not in context.status_counts
-    ]
-    parents = [
-        workflow.parent_id
-        for workflow in children
-        if workflow.parent_id is not None and workflow.parent_id not in context.parents
-    ]
+    counted = [workflow.id for workflow in children if below or _may_fail(workflow)]
+    counted = [key for key in counted if key not in context.status_counts]
+    parents = context.unread_parents(children)
     waiting, outcomes, of_leaves, counts, rows = context.fetch(
         below,
-        queries.outcomes(positions) if positions else None,
-        queries.leaves(leaves) if leaves else None,
-        queries.status_counts(counted) if counted else None,
-        queries.parents(parents) if parents else None,
+        queries.outcomes(positions.difference(context.outcomes)),
+        queries.leaves(leaves),
+        queries.status_counts(counted),
+        queries.parents(parents),
     )
     if below:
         context.add_all_waiting(waiting)
@@ -106,12 +96,10 @@ def _load(context: EngineContext, workflows: Sequence[WorkflowState], below: Que
     for workflow_id, index, *_ in of_leaves:
         context.leaves[workflow_id].append(index)
     context.add_status_counts(counted, counts)
-    context.add_parents(rows)
-    context.parents = dict.fromkeys(parents) | context.parents
-    ended = [
-        workflow.key for workflow in children if workflow.status == WorkflowStatus.COMPLETED and workflow.result is None
-    ]
-    if ended:  # another transaction has ended it, and its node was not ended
+    context.add_parents(parents, rows)
+    completed = (workflow for workflow in children if workflow.status == WorkflowStatus.COMPLETED)
+    # Another transaction has ended these, and their nodes were not ended.
+    if ended := [workflow.id for workflow in completed if workflow.result is None]:
         results = Workflow.objects.using(context.database).filter(pk__in=ended)
         for key, result in results.values_list("pk", "result"):
             context.workflows[key].result = result
@@ -136,16 +124,16 @@ def _may_fail(workflow: WorkflowState) -> bool:
 def _log(workflow: WorkflowState) -> None:
     """Log the end of a workflow: the log lines of its tasks do not name it."""
     if (error := workflow.error) is None:
-        logger.info("workflow completed id=%s name=%s", workflow.key, workflow.name)
+        logger.info("workflow completed id=%s name=%s", workflow.id, workflow.name)
     else:
         details = (error.get("node_id"), error.get("error_code"))
-        logger.warning("workflow failed id=%s name=%s node=%s error=%s", workflow.key, workflow.name, *details)
+        logger.warning("workflow failed id=%s name=%s node=%s error=%s", workflow.id, workflow.name, *details)
 
 
 def _error(context: EngineContext, workflow: WorkflowState) -> dict[str, Any] | None:
     if workflow.success_policy is None:
         return None if workflow.failed_index is None else _node_error(context, workflow, workflow.failed_index)
-    states = {index: context.outcomes[workflow.key, index].status for index in workflow.required}
+    states = {index: context.outcomes[workflow.id, index].status for index in workflow.required}
     for case in workflow.success_policy:
         if all(states[index] == WorkflowTaskStatus.COMPLETED for index in case["required"]):
             return None
@@ -159,7 +147,7 @@ def _error(context: EngineContext, workflow: WorkflowState) -> dict[str, Any] | 
 
 def _node_error(context: EngineContext, workflow: WorkflowState, index: int) -> dict[str, Any]:
     """Return the error of a node, with the node's name."""
-    outcome = context.outcomes[workflow.key, index]
+    outcome = context.outcomes[workflow.id, index]
     error: Mapping[str, Any] = json.loads(outcome.result or "{}").get("err") or {}
     default = {"error_code": str(WorkflowCode.WORKFLOW_FAILED), "message": "", "data": None}
     return {**default, **error, "node_id": outcome.node_id}
@@ -167,10 +155,10 @@ def _node_error(context: EngineContext, workflow: WorkflowState, index: int) -> 
 
 def _output(context: EngineContext, workflow: WorkflowState) -> Any:
     if workflow.output_index is not None:
-        return json.loads(context.outcomes[workflow.key, workflow.output_index].result or "{}").get("ok")
+        return json.loads(context.outcomes[workflow.id, workflow.output_index].result or "{}").get("ok")
     if workflow.parent_id is not None:
         return None
-    leaves = [context.outcomes[workflow.key, index] for index in context.leaves[workflow.key]]
+    leaves = [context.outcomes[workflow.id, index] for index in context.leaves[workflow.id]]
     return {leaf.node_id: json.loads(leaf.result or "null") for leaf in leaves}
 
 
@@ -190,7 +178,7 @@ def _end_parents(context: EngineContext, workflows: Sequence[WorkflowState]) -> 
         else:
             code = str(_FAILURE_CODES[WorkflowStatus(workflow.status)])
             message = (workflow.error or {}).get("message") or f"The subworkflow is {workflow.status}."
-            data = {**_summary(workflow, context.status_counts[workflow.key]), "workflow_id": str(workflow.key)}
+            data = {**_summary(workflow, context.status_counts[workflow.id]), "workflow_id": str(workflow.id)}
             text = dumps(node_end.err_result(code, message, data))
             results.append(NodeResult(parent.end_as(WorkflowTaskStatus.FAILED), text, code))
     ends = context.end_nodes(results)
@@ -219,7 +207,7 @@ def _rebuild(context: EngineContext, failed: Sequence[tuple[ParentNode, Workflow
     if not failed:
         return
     nodes = context.nodes
-    Workflow.objects.using(context.database).filter(pk__in=[workflow.key for _, workflow, _ in failed]).update(
+    Workflow.objects.using(context.database).filter(pk__in=[workflow.id for _, workflow, _ in failed]).update(
         is_replaced=True
     )
     nodes.filter(pk__in=[parent.pk for parent, *_ in failed]).update(rebuilds=F("rebuilds") + 1)
@@ -248,7 +236,7 @@ def summary(workflow: Workflow) -> dict[str, Any]:
 
 
 def _summary(workflow: WorkflowState, counts: Counter[str]) -> dict[str, Any]:
-    return {"workflow_id": workflow.key, **_numbers(workflow.status, workflow.error, counts)}
+    return {"workflow_id": workflow.id, **_numbers(workflow.status, workflow.error, counts)}
 
 
 def _numbers(status: str, error: Mapping[str, Any] | None, counts: Counter[str]) -> dict[str, Any]:

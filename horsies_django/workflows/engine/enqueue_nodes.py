@@ -20,7 +20,7 @@ from ...db.statements import Statement
 from ...models import Task
 from ...models.claims import TaskRoute
 from ..blueprint import TASK_COLUMNS
-from .nodes import NodeRows
+from .rows import NodeRows
 
 if TYPE_CHECKING:
     from .context import EngineContext

@@ -20,7 +20,7 @@ from ...db.now import Now
 from ...models import Task, Workflow
 from .. import lifecycle
 from ..error_codes import STOPPED_BY, WorkflowCode
-from .nodes import IN_PROGRESS, IS_UNDECIDED, NodeEnd, NodeRows, where_in
+from .rows import IN_PROGRESS, IS_UNDECIDED, NodeEnd, NodeRows, where_in
 
 if TYPE_CHECKING:
     from .context import EngineContext

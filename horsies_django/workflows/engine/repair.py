@@ -33,7 +33,7 @@ from .. import lifecycle
 from ..error_codes import WorkflowCode
 from . import cancel_pause, node_end, resume_workflow
 from .advance import Engine
-from .nodes import IN_PROGRESS, IS_UNSUCCESSFUL, NodeEnd, NodeRows, read_nodes
+from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeEnd, NodeRows, read_nodes
 
 logger = logging.getLogger("horsies_django.reaper")
 

@@ -13,11 +13,10 @@ from django.db.models import Count, Q
 from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
-from ..error_codes import WorkflowCode
-from . import node_end, start_nodes
+from . import start_nodes
 from .advance import Engine
 from .cancel_pause import resume_suspended, subtree_statuses
-from .nodes import NodeEnd, NodeRows, NodeState, read_nodes, where_in
+from .rows import NodeRows, NodeState, read_nodes, where_in
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
@@ -48,20 +47,18 @@ def decide_waiting(database: str, keys: Collection[UUID]) -> int:
         workflow__in=keys,
         workflow__status=WorkflowStatus.RUNNING,
     )
-    ready, skipped = list[int](), list[NodeEnd]()
+    ready, unreachable = list[int](), list[NodeState]()
     for node in read_nodes(waiting):
         if node.status == WorkflowTaskStatus.READY or node.next_status == WorkflowTaskStatus.READY:
             ready.append(node.pk)
         elif node.next_status == WorkflowTaskStatus.SKIPPED:
-            skipped.append(node.end_as(WorkflowTaskStatus.SKIPPED))
+            unreachable.append(node)
     running = engine.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
     # A retry reopens a map whose last items have ended after a cancel; a repair recounts maps.
     collected = start_nodes.collect_maps(engine, read_nodes(running.filter(open_deps=0)))
-    message = "The nodes that it waits for did not complete."
-    node_end.skip(engine.nodes, skipped, lifecycle.SKIP_UPSTREAM, WorkflowCode.UPSTREAM_SKIPPED, message)
-    engine.advance([*collected, *skipped], ready)
+    engine.advance([*collected, *engine.skip_nodes(unreachable)], ready)
     engine.complete_workflows(keys)
-    return len(ready) + len(skipped) + len(collected)
+    return len(ready) + len(unreachable) + len(collected)
 
 
 def recount_maps(nodes: NodeRows) -> None:

@@ -14,8 +14,8 @@ from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from ..error_codes import WorkflowCode
 from .cancel_pause import subtree_ids
-from .nodes import IN_PROGRESS, IS_UNSUCCESSFUL, NodeRows, NodeState, read_nodes, where_in
 from .resume_workflow import decide_waiting, recount, recount_maps
+from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeRows, NodeState, read_nodes, where_in
 
 #: The states of a workflow whose failed nodes can be retried.
 RETRYABLE: Final = lifecycle.RETRY_WORKFLOW.sources

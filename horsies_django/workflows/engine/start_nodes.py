@@ -26,7 +26,7 @@ from . import insert_rows, limits
 from .context import EngineContext
 from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, insert_tasks
 from .node_end import err_result
-from .nodes import NodeEnd, NodeResult, NodeRows, NodeState, Position, where_in
+from .rows import NodeEnd, NodeResult, NodeRows, NodeState, Position, where_in
 
 #: The module of the engine's own tasks.
 _TASKS_MODULE: Final = "horsies_django.workflows.engine_tasks"
@@ -74,7 +74,7 @@ def _load_events_and_sources(context: EngineContext, events: Sequence[NodeState]
     positions = {(node.workflow_id, node.over_index or 0) for node in maps}.difference(context.results)
     events_sent, sources = context.fetch(
         queries.query(sent, "workflow_id", "name", Cast("payload", TextField())) if unread else None,
-        queries.source_results(positions) if positions else None,
+        queries.source_results(positions),
     )
     context.events |= {key: {} for key in unread}
     for workflow_id, name, payload in events_sent:
@@ -163,7 +163,7 @@ def _insert_items(context: EngineContext, maps: Sequence[tuple[NodeState, Sequen
     workflows = {node.workflow_id for node, _ in maps}.difference(context.workflows)
     found, unknown = context.fetch(
         context.queries.query(nodes.filter(where_in(database, counts)), "pk", *_ITEM_COLUMNS),
-        context.queries.workflows(workflows) if workflows else None,
+        context.queries.workflows(workflows),
     )
     context.add_workflows(unknown)
     columns_of = {key: dict(zip(_ITEM_COLUMNS, row, strict=True)) for key, *row in found}
@@ -216,10 +216,7 @@ def collect_maps(context: EngineContext, maps: Sequence[NodeState]) -> list[Node
     """Complete maps whose items have all ended, with the list of their values; fail those with failed items."""
     good = {(node.workflow_id, node.task_index): node for node in maps if not node.failed_deps}
     bad = {(node.workflow_id, node.task_index): node for node in maps if node.failed_deps}
-    queries = context.queries
-    results, states = context.fetch(
-        queries.item_results(good) if good else None, queries.item_statuses(bad) if bad else None
-    )
+    results, states = context.fetch(context.queries.item_results(good), context.queries.item_statuses(bad))
     values: dict[Position, list[Any]] = {position: [] for position in good}
     for workflow_id, index, text in results:
         values[workflow_id, index].append(json.loads(text or "{}").get("ok"))

@@ -1,17 +1,18 @@
-"""The nodes of workflows as the engine reads them, and how they end."""
+"""The rows of workflows and nodes as the engine reads them, and the ends of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.db import connections, models
 from django.db.models import Q
 from django.db.models.functions import Cast
 
-from ...core.workflow_status import Join, NodeKind, WorkflowTaskStatus
+from ...core.serialization import dumps
+from ...core.workflow_status import Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...db.expressions import AnyOf, encode_pk, json_array
 from ...models import WorkflowTask
 from ..error_codes import WorkflowCode
@@ -134,49 +135,78 @@ class NodeState:
         return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
 
 
-#: The columns of a :class:`NodeState`.
-NODE_COLUMNS: Final = (
-    "pk",
-    "workflow_id",
-    "task_index",
-    "kind",
-    "status",
-    "join",
-    "min_success",
-    "allow_failed_deps",
-    "ctx_from",
-    "dependents",
-    "map_index",
-    IS_UNDECIDED,
-    IS_NEUTRAL,
-    "open_deps",
-    "ok_deps",
-    "failed_deps",
-    "open_ctx",
-    "queue_name",
-    "is_async",
-    "limit_key",
-    "over_index",
-    "event_name",
-    "event_timeout",
-)
+class ParentNode(NamedTuple):
+    """An open node that has a subworkflow."""
 
-#: The columns of an outcome: the position, then those of a :class:`~.context.NodeOutcome`.
-OUTCOME_COLUMNS: Final = ("workflow_id", "task_index", "node_id", "status", Cast("result", models.TextField()))
+    pk: int
+    workflow_id: UUID
+    task_index: int
+    dependents: Sequence[int]
+    map_index: int | None
+    node_id: str
+    queue_name: str
+    retry_policy: Any
+    task_id: UUID | None
+    rebuilds: int
 
-#: The columns of a :class:`~.context.ParentNode`.
-PARENT_COLUMNS: Final = (
-    "pk",
-    "workflow_id",
-    "task_index",
-    "dependents",
-    "map_index",
-    "node_id",
-    "queue_name",
-    "retry_policy",
-    "task_id",
-    "rebuilds",
-)
+    def end_as(self, status: WorkflowTaskStatus) -> NodeEnd:
+        """Return its end with this status."""
+        return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index)
+
+
+@dataclass(slots=True)
+class NodeOutcome:
+    """The position and the id of a node, its status, and its result as JSON text."""
+
+    workflow_id: UUID
+    task_index: int
+    node_id: str
+    status: str
+    result: str | None
+
+
+@dataclass(slots=True)
+class WorkflowState:
+    """The columns of a workflow that the engine decides by, and the result that it computes."""
+
+    id: UUID
+    status: str
+    on_error: str
+    node_count: int
+    open_count: int
+    failed_index: int | None
+    output_index: int | None
+    parent_id: int | None
+    success_policy: Sequence[Mapping[str, Any]] | None
+    name: str
+    error: Mapping[str, Any] | None
+    result: Any = None
+
+    @property
+    def output(self) -> str:
+        """Its result or error, as JSON text."""
+        return dumps(self.result if self.status == WorkflowStatus.COMPLETED else self.error)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether waiting nodes may start."""
+        return self.status == WorkflowStatus.RUNNING
+
+    @property
+    def required(self) -> set[int]:
+        """The indexes of the nodes that its success policy names."""
+        return {index for case in self.success_policy or () for index in case["required"]}
+
+
+def _columns(row: type, **expressions: Any) -> tuple[Any, ...]:
+    """Return the columns of a class of rows: its fields, or the expressions that take their places."""
+    return tuple(expressions.get(name, name) for name in row.__annotations__)
+
+
+NODE_COLUMNS: Final = _columns(NodeState, is_undecided=IS_UNDECIDED, is_neutral=IS_NEUTRAL)
+PARENT_COLUMNS: Final = _columns(ParentNode)
+OUTCOME_COLUMNS: Final = _columns(NodeOutcome, result=Cast("result", models.TextField()))
+WORKFLOW_COLUMNS: Final = _columns(WorkflowState)[:-1]
 
 #: Whether a node waits for other nodes, or as a map for its items.
 IS_WAITING: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
