@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import overload
+from typing import Final, overload
 
 from django.conf import settings
+
+#: The first and the last time that a call, a workflow or a schedule may use. Columns take a year more on each side.
+EARLIEST: Final = datetime(1900, 1, 1, tzinfo=UTC)
+LATEST: Final = datetime(9998, 1, 1, tzinfo=UTC)
+DATES_ALLOWED: Final = "a time from 1900 to 9997 (UTC)"
 
 
 def project_timezone() -> str:
@@ -26,3 +31,11 @@ def parse_utc(text: str) -> datetime:
     """Parse a time that the database returned as text. SQLite's has no zone and is in UTC."""
     moment = datetime.fromisoformat(text)
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def is_in_range(moment: datetime) -> bool:
+    """Whether a call, a workflow or a schedule may use this aware time."""
+    try:
+        return EARLIEST <= moment.astimezone(UTC) < LATEST
+    except OverflowError:
+        return False

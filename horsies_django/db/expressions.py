@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import (
     BooleanField,
-    Case,
     DateTimeField,
     Expression,
     F,
@@ -23,11 +21,9 @@ from django.db.models import (
     JSONField,
     Lookup,
     Value,
-    When,
 )
 from django.db.models.sql.compiler import SQLCompiler
 
-from ..core.bounds import Range, bounds_of_dates, out_of_range
 from .now import postgres_now, sqlite_now
 
 _Compiled = tuple[str, tuple[Any, ...]]
@@ -261,36 +257,6 @@ class OuterColumn(Expression):
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """Render the column."""
         return self._column, ()
-
-
-class IsInRange(Func):
-    """Whether some columns of a row are within their bounds, or NULL; never NULL itself.
-
-    Keep it short on PostgreSQL: psycopg parses a statement of more than 4,096 characters anew each time it runs.
-    """
-
-    output_field = BooleanField()
-
-    def __init__(self, dates: Sequence[str], numbers: Mapping[str, Range]) -> None:
-        is_within = Case(When(out_of_range(dates, numbers), then=Value(False)), default=Value(True))
-        super().__init__(is_within, *map(F, (*dates, *numbers)))
-        self._dates, self._numbers = dates, numbers
-
-    def as_sql(  # type: ignore[override]  # has no template
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any
-    ) -> tuple[str, Any]:
-        """Compare each column with its bounds."""
-        return compiler.compile(self.get_source_expressions()[0])
-
-    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any) -> _Compiled:
-        """Compare the dates together: ``LEAST`` and ``GREATEST`` ignore NULL. NaN is above any number."""
-        columns = dict(zip((*self._dates, *self._numbers), self.get_source_expressions()[1:], strict=True))
-        names = {name: compiler.compile(column)[0] for name, column in columns.items()}
-        dates = ", ".join(names[name] for name in self._dates)
-        numbers = [f"coalesce({names[name]} BETWEEN %s AND %s, true)" for name in self._numbers]
-        first, last = bounds_of_dates()
-        sql = " AND ".join([f"least({dates}) >= %s", f"greatest({dates}) < %s", *numbers])
-        return f"({sql})", (first, last, *chain.from_iterable(self._numbers.values()))
 
 
 class InSubquery(Lookup):

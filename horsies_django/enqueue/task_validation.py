@@ -11,10 +11,10 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from ..core.bounds import DATES_ALLOWED, LONGEST_TIMEOUT, is_in_range
+from ..core.clock import DATES_ALLOWED, is_in_range
 from ..core.grouping_policy import Gather
 from ..core.names import NAME_LENGTH, is_module_level
-from ..core.option_parsers import problems_of_mapper
+from ..core.option_parsers import LONGEST_DURATION, problems_of_mapper
 from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
 from ..core.serialization import clean_text
@@ -58,8 +58,9 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
 
 
 def _time_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    if task.timeout is not None and not (_is_number(task.timeout) and 0 < task.timeout <= LONGEST_TIMEOUT):
-        yield f"timeout is {task.timeout!r}; allowed: a positive number of seconds, {LONGEST_TIMEOUT} at most, or None."
+    if task.timeout is not None and not (_is_number(task.timeout) and 0 < task.timeout <= LONGEST_DURATION):
+        allowed = f"a positive number of seconds, {LONGEST_DURATION} at most, or None"
+        yield f"timeout is {task.timeout!r}; allowed: {allowed}."
     if task.good_until is not None and not (
         isinstance(task.good_until, datetime) and timezone.is_aware(task.good_until)
     ):

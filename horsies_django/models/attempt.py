@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce, Greatest
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import AttemptOutcome
+from ..db.constraints import values_in_range
 from ..db.expressions import ValueByPk, texts
 from ..db.fields import DateTimeField
 from ..db.now import Now
@@ -150,6 +151,7 @@ class TaskAttempt(models.Model):
             models.CheckConstraint(
                 condition=models.Q(outcome__in=AttemptOutcome.values), name="horsies_attempt_outcome_is_known"
             ),
+            values_in_range("attempt", "due_at started_at finished_at attempt pid task"),
         ]
 
     def __str__(self) -> str:

@@ -66,7 +66,6 @@ class ClaimedTask(NamedTuple):
     workflow_id: UUID | None
     has_inputs: bool
     limit_key: str | None = None
-    is_readable: bool = True
     start_deadline: float | None = None
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from django.db import models
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField
 
 #: The number of hexadecimal digits of a fingerprint.
@@ -40,6 +41,9 @@ class ErrorGroup(models.Model):
         verbose_name_plural = _("errors")
         # The admin shows it to all users who may view tasks.
         default_permissions = ()
+        constraints = [
+            values_in_range("error_group", "first_seen_at last_seen_at last_attempt_id"),
+        ]
 
     def __str__(self) -> str:
         name = self.exception_class.rpartition(".")[2] or self.error_code

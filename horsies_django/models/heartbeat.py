@@ -9,6 +9,7 @@ from django.db.models import F, Value
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import BeatRole
+from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField
 from ..db.now import Now
 from ..db.statements import Statement
@@ -56,6 +57,9 @@ class Heartbeat(models.Model):
         verbose_name = _("heartbeat")
         verbose_name_plural = _("heartbeats")
         indexes = [models.Index(fields=["task", "role", "-sent_at"], name="horsies_latest_beat")]
+        constraints = [
+            values_in_range("heartbeat", "sent_at pid"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.role} {self.task_id}"

@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
+from ..db.constraints import values_in_range
 from ..db.expressions import NowPlus, SecondsUntil
 from ..db.fields import DateTimeField
 from ..db.now import Now
@@ -100,6 +101,9 @@ class Lease(models.Model):
         db_table = "horsies_leases"
         verbose_name = _("lease")
         verbose_name_plural = _("leases")
+        constraints = [
+            values_in_range("lease", "renewed_at probing_since outage_at"),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -12,11 +12,11 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Bounds, in_range
 from ..core.limit_terms import LENGTH, LimitTerms, declared_terms
 from ..core.operations import log_operation, names_of
 from ..core.queue_policy import COLUMNS, NO_LIMIT, NO_RATE, parse_policy
 from ..core.rates import CLOCK_STEP, TOKEN_RANGE, Rate
+from ..db.constraints import values_in_range
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField
 from ..db.notifications import ANY_QUEUE, wake_after_commit
@@ -25,8 +25,6 @@ from .filters import TaskFilterQuerySet
 from .queue import ALLOWED
 
 logger = logging.getLogger("horsies_django.worker")
-
-BOUNDS: Final[Bounds] = (["refilled_at", "released_at", "next_at"], {"tokens": TOKEN_RANGE})
 
 #: Seconds after which a limit without tasks is deleted.
 FORGET_AFTER: Final = 86_400.0
@@ -130,9 +128,10 @@ class Limit(models.Model):
             models.Index(fields=["next_at"], condition=Q(next_at__isnull=False), name="horsies_limit_next"),
         ]
         constraints = [
-            models.CheckConstraint(
-                condition=in_range(*BOUNDS),
-                name="horsies_limit_is_in_range",
+            values_in_range(
+                "limit",
+                "refilled_at released_at next_at max_concurrency max_concurrency_override",
+                tokens=TOKEN_RANGE,
             ),
         ]
 

@@ -9,11 +9,11 @@ from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import RETENTION, Bounds, in_range
 from ..core.operations import log_operation, names_of
 from ..core.queue_policy import COLUMNS, parse_policy
 from ..core.rates import TOKEN_RANGE
-from ..db.fields import DateTimeField, DurationField, JSONField
+from ..db.constraints import values_in_range
+from ..db.fields import DateTimeField, JSONField
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 
 #: Rows with more than a pause. They are few; each poll of a worker checks whether there are any.
@@ -24,8 +24,6 @@ HAS_RULES: Final = (
     | Q(weight__isnull=False)
     | Q(retention__isnull=False)
 )
-
-BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKEN_RANGE, "retention": RETENTION})
 
 #: The error beside the field of an invalid value.
 ALLOWED: Final[dict[str, Any]] = {
@@ -127,7 +125,7 @@ class Queue(models.Model):
     #: The tokens of the rate limit at the last claim, by the database's clock.
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
     refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
-    retention = DurationField(
+    retention = models.DurationField(
         _("retention"),
         null=True,
         blank=True,
@@ -149,10 +147,7 @@ class Queue(models.Model):
         permissions = [("pause_queue", "Can pause queue"), ("resume_queue", "Can resume queue")]
         indexes = [models.Index(fields=["name"], condition=HAS_RULES, name="horsies_queue_has_rules")]
         constraints = [
-            models.CheckConstraint(
-                condition=in_range(*BOUNDS),
-                name="horsies_queue_is_in_range",
-            ),
+            values_in_range("queue", "refilled_at retention max_concurrency priority weight", tokens=TOKEN_RANGE),
         ]
 
     def __str__(self) -> str:

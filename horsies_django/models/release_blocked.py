@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import models, transaction
 from django.db.models import Case, Count, Q, Value, When
 
-from ..core.bounds import bring_into_range, out_of_range
 from ..core.status import TaskStatus
 from ..db.errors import is_row_error
 from ..db.expressions import OuterColumn
@@ -36,8 +35,7 @@ from .concurrency_limiter import (
     with_first_task,
 )
 from .filters import IS_RELEASED
-from .limit import BOUNDS, Limit
-from .unreadable import DATES, NUMBERS
+from .limit import Limit
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -149,19 +147,9 @@ def _release_singly(database: str, keys: Collection[str]) -> int:
         if not is_row_error(error):
             raise
         if len(keys) == 1:
-            (key,) = keys
-            if repair_limit(database, key):
-                return _release_singly(database, keys)
-            logger.exception("limit can't be checked key=%r", key)
+            logger.exception("limit can't be checked key=%r", *keys)
             return 0
     return sum(_release_singly(database, [key]) for key in keys)
-
-
-def repair_limit(database: str, key: str) -> int:
-    """Fail the unreadable blocked tasks of a limit and clamp the limit to its range; return how many rows changed."""
-    tasks = _tasks(database).blocked().filter(out_of_range(DATES, NUMBERS), limit_key=key)
-    limits = Limit.objects.using(database).filter(pk=key)
-    return tasks.fail_unreadable() + len(bring_into_range(limits, BOUNDS))
 
 
 def _waiting(database: str, after: str) -> list[str]:

@@ -9,6 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import AttemptOutcome
+from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField, JSONField
 
 
@@ -33,6 +34,10 @@ def start_of(minute: int) -> datetime:
 def minute_of(moment: datetime) -> int:
     """Return the minutes from 1970 to a time, as :class:`~horsies_django.db.expressions.MinuteOf` does."""
     return (moment - start_of(0)) // timedelta(minutes=1)
+
+
+#: The range of sums of seconds.
+SUM_RANGE: Final = (0.0, 1e18)
 
 
 class Rollup(models.Model):
@@ -76,6 +81,7 @@ class Rollup(models.Model):
             ),
         ]
         constraints = [
+            values_in_range("rollup", "start count", wait_seconds=SUM_RANGE, run_seconds=SUM_RANGE),
             models.UniqueConstraint(
                 fields=[
                     "span",
@@ -88,7 +94,7 @@ class Rollup(models.Model):
                     "fingerprint",
                 ],
                 name="horsies_rollup_counts_alone",
-            )
+            ),
         ]
 
     def __str__(self) -> str:

@@ -13,13 +13,13 @@ from django.db import models, transaction
 from django.db.models import Case, F, Q, When
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Range, clamp, in_range, out_of_range
 from ..core.clock import aware, project_timezone
 from ..core.operations import log_operation, names_of
 from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, DisabledBy, Overlap
 from ..core.schedule_patterns import parse
 from ..core.schedule_slots import Slots, parse_timezone
 from ..db.clock import database_now
+from ..db.constraints import values_in_range
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField, JSONField
 from ..db.notifications import notify_schedules_changed_after_commit
@@ -56,10 +56,6 @@ SCHEDULER_COLUMNS: Final = (
 
 #: Maximum names in one statement.
 NAMES_PER_STATEMENT: Final = 500
-
-#: The columns with check constraints on their range.
-DATES: Final = ("start_at", "end_at", "declared_at", "next_run_at", "next_slot_at", "last_slot_at")
-NUMBERS: Final[Mapping[str, Range]] = {"jitter": (0.0, float(MAX_JITTER)), "max_catch_up_runs": (0, MAX_CATCH_UP)}
 
 #: The least difference of two times.
 TICK: Final = timedelta(microseconds=1)
@@ -154,15 +150,9 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
             later.update(next_run_at=None, last_slot_at=last_slot_at, updated_at=Now())
         return names
 
-    def unreadable(self) -> Self:
-        """Schedules with values out of range."""
-        return self.filter(out_of_range(DATES, NUMBERS))
-
     def disable_unreadable(self, why: str) -> int:
-        """Disable schedules that can't be read or planned, store why, and clamp their values to their ranges."""
-        columns = {field.name: clamp(field, NUMBERS) for field in self.model._meta.concrete_fields}
-        values: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
-        values |= {"next_run_at": None, "next_slot_at": None, "last_error": why, "updated_at": Now()}
+        """Disable schedules that can't be read or planned, and store why."""
+        values: dict[str, Any] = {"next_run_at": None, "next_slot_at": None, "last_error": why, "updated_at": Now()}
         return self.filter(enabled=True).update(enabled=False, disabled_by=DisabledBy.TIMING, **values)
 
     def run_now(self) -> list[RunHandle]:
@@ -315,7 +305,13 @@ class Schedule(models.Model):
                 | Q(task_name__isnull=True, workflow_name__isnull=False),
                 name="horsies_schedule_has_a_task_or_a_workflow",
             ),
-            models.CheckConstraint(condition=in_range(DATES, NUMBERS), name="horsies_schedule_is_in_range"),
+            values_in_range(
+                "schedule",
+                "start_at end_at declared_at next_run_at next_slot_at last_run_at last_slot_at created_at "
+                "updated_at run_count last_task_id last_workflow_id",
+                jitter=(0.0, float(MAX_JITTER)),
+                max_catch_up_runs=(0, MAX_CATCH_UP),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -12,11 +12,11 @@ from django.utils.translation import gettext_lazy as _
 from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..core.ids import uuid7
 from ..core.status import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
-from ..db.fields import DateTimeField, DurationField, JSONField
+from ..db.constraints import values_in_range
+from ..db.fields import DateTimeField, JSONField
 from ..db.now import Now
 from .filters import HOLDS_UNIQUE_KEY, IS_HELD, IS_RELEASED
 from .transitions import TaskQuerySet
-from .unreadable import range_conditions
 
 # The column with the time at which a task entered the state.
 _ENDED_AT = {
@@ -73,7 +73,7 @@ class Task(models.Model):
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
     retry_policy = JSONField(_("retry policy"), null=True, blank=True)
     timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
-    retention = DurationField(_("retention"), null=True, blank=True, help_text=_("Of completed tasks."))
+    retention = models.DurationField(_("retention"), null=True, blank=True, help_text=_("Of completed tasks."))
     retention_by_state = JSONField(
         _("retention by state"),
         null=True,
@@ -220,7 +220,12 @@ class Task(models.Model):
                 condition=Q(priority__range=(TASK_MIN_PRIORITY, TASK_MAX_PRIORITY)),
                 name="horsies_task_priority_is_in_range",
             ),
-            *(models.CheckConstraint(condition=condition, name=name) for name, condition in range_conditions().items()),
+            values_in_range(
+                "task",
+                "sent_at enqueued_at released_at claimed_at started_at completed_at failed_at cancelled_at "
+                "expired_at next_retry_at run_after good_until unique_expires_at kept_until timeout retention claim "
+                "attempt retry_count max_retries item_count schedule_id id workflow_id rerun_of_id",
+            ),
             *(
                 models.CheckConstraint(
                     condition=~Q(status=status) | Q(**{f"{column}__isnull": False}),

@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField, JSONField
 from ..db.now import Now
 
@@ -41,6 +42,7 @@ class TaskItem(models.Model):
         verbose_name = _("grouped call")
         verbose_name_plural = _("grouped calls")
         constraints = [
+            values_in_range("item", "sent_at position task"),
             models.UniqueConstraint(fields=["task", "position"], name="horsies_item_has_its_place_alone"),
         ]
 

@@ -19,9 +19,9 @@ from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Greatest
 
 from ..core import lifecycle
-from ..core.bounds import RETENTION, in_range
 from ..core.current_task import atomic_task_id
 from ..core.results import OperationalCode, OutcomeCode, TaskError
+from ..core.serialization import clean_text
 from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
 from ..core.transition import Transition
@@ -36,7 +36,6 @@ from .operator_actions import OperatorActions
 from .release_blocked import IS_LIMITED, release_after_commit
 from .retention import kept_until
 from .subscribers import subscribers
-from .unreadable import IS_READABLE, error_results, values_in_range
 
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the base class below names it
@@ -74,11 +73,10 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     _text("metadata"),
     _text("enqueued_at"),
     "timeout",
-    Case(When(in_range((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
+    "retention",
     "workflow_id",
     "has_inputs",
     "limit_key",
-    IS_READABLE,
     SecondsUntil("good_until"),
 )
 
@@ -325,21 +323,14 @@ class TaskQuerySet(OperatorActions["Task"]):
         """CLAIMED → PENDING, for tasks whose claimer sends no heartbeats."""
         return self._apply(lifecycle.REQUEUE, **_CLAIM_CLEARED)
 
-    def fail_unreadable(self, why: str = "The row can't be read.") -> int:
-        """PENDING, CLAIMED, RUNNING → FAILED for unreadable rows; return how many. Writes no attempt.
-
-        The error names the values that are out of range, or says ``why``. First the columns are clamped to their
-        ranges, because pages have to show the row and constraints have to accept it.
-        """
+    def fail_unreadable(self, why: str) -> int:
+        """PENDING, CLAIMED, RUNNING → FAILED for rows that break a statement; return how many. Writes no attempt."""
         rows = self.filter(lifecycle.FAIL_UNREADABLE.is_possible)
+        error = TaskError[None](error_code=OperationalCode.WORKER_ROW_UNREADABLE, message=clean_text(why))
         with transaction.atomic(using=self.db), subscribers.follow_nodes(rows), rows.releasing_limits():
-            results = error_results(rows.order_by().lock(skip=False), why)
-            found = self.all_rows().filter(pk__in=results)
-            if not found.filter(lifecycle.FAIL_UNREADABLE.is_possible).update(**values_in_range(self.model)):
-                return 0
-            return found._apply(
+            return rows._apply(
                 lifecycle.FAIL_UNREADABLE,
-                result=ValueByPk(results, models.JSONField()),
+                result={"err": error.as_json()},
                 error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
                 fingerprint=None,
                 failed_at=Now(),

@@ -11,6 +11,7 @@ from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
+from ..db.constraints import values_in_range
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.fields import DateTimeField, JSONField, strings_in
 from ..db.notifications import notify_worker_request_after_commit
@@ -202,6 +203,13 @@ class Worker(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         permissions = [("stop_worker", "Can stop worker"), ("quiet_worker", "Can quiet worker")]
+        constraints = [
+            values_in_range(
+                "worker",
+                "started_at last_beat_at stop_requested_at quiet_since stalled_since heartbeat_interval pid threads "
+                "async_slots memory",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.id

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Self
+from typing import Self
 from uuid import UUID
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import Bounds, in_range
 from ..core.ids import uuid7
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
+from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField, JSONField
 from ..db.now import Now
 
 _LIVE = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 _UNSUCCESSFUL = sorted(WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED})
-
-BOUNDS: Final[Bounds] = (["good_until"], {})
 
 
 class WorkflowQuerySet(models.QuerySet["Workflow"]):
@@ -164,7 +162,11 @@ class Workflow(models.Model):
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowStatus.values), name="horsies_workflow_status_is_known"
             ),
-            models.CheckConstraint(condition=in_range(*BOUNDS), name="horsies_workflow_dates_are_in_range"),
+            values_in_range(
+                "workflow",
+                "sent_at started_at paused_at completed_at cancelled_at good_until kept_until depth output_index "
+                "priority schedule_id node_count open_count failed_index id root_id",
+            ),
             models.UniqueConstraint(
                 fields=["unique_key"],
                 condition=Q(status__in=_LIVE, unique_key__isnull=False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField, JSONField
 from ..db.now import Now
 
@@ -31,7 +32,10 @@ class WorkflowEvent(models.Model):
         db_table = "horsies_workflow_events"
         verbose_name = _("workflow event")
         verbose_name_plural = _("workflow events")
-        constraints = [models.UniqueConstraint(fields=["workflow", "name"], name="horsies_event_is_there_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["workflow", "name"], name="horsies_event_is_there_once"),
+            values_in_range("event", "sent_at workflow"),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
 from uuid import UUID
 
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..core.bounds import RETENTION, TIMEOUT, Bounds, in_range
 from ..core.workflow_status import Join, NodeKind, WorkflowTaskStatus
-from ..db.fields import DateTimeField, DurationField, JSONField
-
-BOUNDS: Final[Bounds] = (["good_until"], {"timeout": TIMEOUT, "retention": RETENTION})
+from ..db.constraints import values_in_range
+from ..db.fields import DateTimeField, JSONField
 
 
 class WorkflowTask(models.Model):
@@ -98,7 +95,7 @@ class WorkflowTask(models.Model):
         _("rebuilds"), default=0, help_text=_("How often its subworkflow was rebuilt.")
     )
     timeout = models.FloatField(_("timeout"), null=True, blank=True)
-    retention = DurationField(_("retention"), null=True, blank=True)
+    retention = models.DurationField(_("retention"), null=True, blank=True)
     retention_by_state = JSONField(_("retention by state"), null=True, blank=True)
     good_until = DateTimeField(_("deadline"), null=True, blank=True)
     metadata = JSONField(_("metadata"), null=True, blank=True)
@@ -130,9 +127,11 @@ class WorkflowTask(models.Model):
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"
             ),
-            models.CheckConstraint(
-                condition=in_range(*BOUNDS),
-                name="horsies_node_is_in_range",
+            values_in_range(
+                "node",
+                "started_at completed_at until good_until seconds event_timeout timeout retention task_index "
+                "map_index min_success open_deps ok_deps failed_deps open_ctx over_index priority max_retries "
+                "rebuilds workflow task",
             ),
         ]
 

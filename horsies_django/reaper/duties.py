@@ -13,7 +13,6 @@ from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Limit, Task, release_blocked
 from ..models.check_migrated import raise_if_forbidden
 from ..models.transitions import TaskQuerySet
-from ..models.unreadable import IS_NEVER_CLAIMABLE
 from ..workflows import gateway
 from .batches import BatchResult, SkippedRows, fail_unreadable, run_all_batches, run_batch
 from .crashed import recover_batch
@@ -68,11 +67,6 @@ def expire_overdue(options: Options, skipped: SkippedRows) -> BatchResult:
     """Expire PENDING tasks whose ``good_until`` has passed."""
     overdue = _tasks(options).overdue().order_by("good_until")
     return run_batch(overdue, _expire, skipped, give_up=fail_unreadable)
-
-
-def fail_unreadable_dates(options: Options, skipped: SkippedRows) -> BatchResult:
-    """Fail PENDING tasks that no claim can find because one of their dates is unreadable."""
-    return run_batch(_tasks(options).filter(IS_NEVER_CLAIMABLE), lambda rows: rows.fail_unreadable(), skipped)
 
 
 def release_blocked_tasks(options: Options, skipped: SkippedRows) -> BatchResult:
@@ -143,7 +137,6 @@ DUTIES: Final[dict[str, Duty]] = {
     "expired overdue workflows": expire_workflows,
     "expired paused workflows": expire_paused_workflows,
     "expired overdue tasks": expire_overdue,
-    "failed unreadable tasks": fail_unreadable_dates,
     "released blocked tasks": release_blocked_tasks,
     "repaired workflows": repair_workflows,
     # Before tasks are deleted: attempts are deleted with their task.

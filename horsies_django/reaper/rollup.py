@@ -13,7 +13,6 @@ from django.db import connections, transaction
 from django.db.models import CharField, Count, F, Max, Min, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
-from ..core.bounds import out_of_range
 from ..core.histogram import bucket_expression, seconds_expression
 from ..core.options import Options
 from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
@@ -87,8 +86,7 @@ def uncounted(database: str) -> QuerySet[TaskAttempt]:
 
 def _attempts(database: str) -> QuerySet[TaskAttempt]:
     """Select attempts with a plausible ``finished_at``: one in the far future would hold up all attempts after it."""
-    readable = TaskAttempt.objects.using(database).exclude(out_of_range(["finished_at"]))
-    return readable.filter(finished_at__lt=NowPlus(FUTURE))
+    return TaskAttempt.objects.using(database).filter(finished_at__lt=NowPlus(FUTURE))
 
 
 def _create_watermark(database: str) -> None:

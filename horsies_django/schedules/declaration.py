@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from ..core.backends import config_of
-from ..core.bounds import DATES_ALLOWED, is_in_range
-from ..core.clock import project_timezone
+from ..core.clock import DATES_ALLOWED, is_in_range, project_timezone
 from ..core.compat import FrameworkTask
 from ..core.schedule_patterns import Pattern
 from ..core.serialization import encode

@@ -16,13 +16,12 @@ from typing import Any, Final
 from django.db import Error, close_old_connections, connections
 from django.db.models import Exists, Q, Subquery
 
-from ..core.bounds import DATES_ALLOWED, date_if_within
 from ..core.clock import aware
 from ..core.options import Options
 from ..core.schedule_enums import CatchUp
 from ..core.sync import StopEvent
 from ..db.clock import database_now, select_values
-from ..db.errors import is_outage, is_row_error
+from ..db.errors import is_row_error
 from ..db.expressions import NowPlus, SecondsUntil
 from ..db.now import Now
 from ..models import Lease
@@ -160,7 +159,6 @@ class Scheduler:
 
     def sync(self) -> SyncReport:
         """Write the schedules that code declares to the database."""
-        self._disable_unreadable()
         report = sync(self._options, self._backend)
         self._forget_later_times()
         self._is_synced = True
@@ -218,8 +216,6 @@ class Scheduler:
             self._record_pass()
         except Error as error:
             raise_if_forbidden(self._options.database, error)
-            if not is_outage(error) and self._disable_unreadable():
-                return SHORT_PAUSE
             if not self._is_paused:  # log an outage once
                 logger.warning("scheduler paused, the database is unavailable error=%s", error)
             self._is_paused = True
@@ -268,15 +264,6 @@ class Scheduler:
             Lease.objects.using(self._options.database).record(lease_name(self._backend), RECORD_INTERVAL)
             self._record_at = time.monotonic() + RECORD_INTERVAL
 
-    def _disable_unreadable(self) -> int:
-        """Disable schedules whose rows can't be read, which block all others; return how many."""
-        count = (
-            self._rows.served_by(self._backend, self._project).unreadable().disable_unreadable("The row can't be read.")
-        )
-        if count:
-            logger.error("unreadable schedules disabled count=%d", count)
-        return count
-
     def _pause(self) -> float:
         """Return the seconds until the next slot; 0 or less if a slot is due or a next run must be computed."""
         retry_in = self._backoff.next_in()  # before the query: a retry that becomes due meanwhile is in it
@@ -298,13 +285,11 @@ class Scheduler:
         parts = (self._served_rows.with_outdated_plan(), due.exclude(missed), unplanned, due.filter(missed))
         fired: list[Fired] = []
         deferred: list[Deferred] = []
-        columns = ("pk", "name", date_if_within("next_run_at"), Now())
+        columns = ("pk", "name", "next_run_at", Now())
         found = [(rows, *row) for rows in parts for row in rows.values_list(*columns)[:BATCH]]
         caught_up = 0
         for rows, key, name, run_at, now in found:
             try:
-                if run_at is None and rows is not unplanned:
-                    raise ValueError(f"next_run_at can't be read; allowed: {DATES_ALLOWED}.")
                 for one in fire_due(self._rows, key, run_at, aware(now)):
                     fired.append(one)
                     caught_up += rows is parts[-1]

@@ -13,8 +13,7 @@ from django.utils.timezone import is_aware
 
 from ..core import headers
 from ..core.backends import config_of
-from ..core.bounds import DATES_ALLOWED, is_in_range
-from ..core.clock import aware
+from ..core.clock import DATES_ALLOWED, aware, is_in_range
 from ..core.compat import InvalidTask, task_backends
 from ..core.dry_run import dry_run
 from ..core.exceptions import InvalidWorkflow, NotRegistered

@@ -80,8 +80,6 @@ class LimitReleaser:
             if not is_row_error(error):
                 raise
             if len(keys) == 1:
-                if self._store.repair_limit(keys[0]):
-                    return self._release_batch(keys)
                 logger.exception("limit can't be released key=%r: left to the reaper", keys[0])
                 return NONE_RELEASED
         parts = [self._release_batch([key]) for key in keys]

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from django.db import Error, connections, transaction
 
-from ..core.bounds import bring_into_range, out_of_range
 from ..core.queue_policy import POLICY_COLUMNS
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
@@ -21,18 +20,15 @@ from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.notifications import ANY_QUEUE, ping_after_commit, wake_after_commit
-from ..db.now import Now
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
 from ..models.claims import ClaimedTask, Completion, TaskRoute, WorkerInfo
 from ..models.concurrency_limiter import NONE_RELEASED, Released, idle, release
-from ..models.queue import BOUNDS
 from ..models.queue_limiter import refund_tokens
 from ..models.queue_scan import QueueScan
-from ..models.release_blocked import KEYS_PER_STATEMENT, repair_limit
+from ..models.release_blocked import KEYS_PER_STATEMENT
 from ..models.transitions import TaskQuerySet
-from ..models.unreadable import DATES, NUMBERS
 from ..models.worker import WorkerQuerySet, WorkerRequest
 from ..reaper import prune
 from ..reaper.crashed import TimeoutPolicy, recover_all
@@ -355,34 +351,19 @@ class WorkerStore:
             held = self._tasks().under_claims([end], TaskStatus.RUNNING, self._runner.worker_id)
             held.fail_unreadable(f"The database refused the task's result: {again}")
 
-    def fail_unreadable(self, claims: list[ClaimedTask]) -> list[ClaimedTask]:
-        """Fail those of these claims that can't be read; return the others."""
-        if all(claim.is_readable for claim in claims):
-            return claims
-        mine = self._tasks().held_by(self._runner.worker_id)
-        mine.filter(pk__in=[claim.task_id for claim in claims if not claim.is_readable]).fail_unreadable()
-        return [claim for claim in claims if claim.is_readable]
-
     def fail_unclaimable(self, pools: Sequence[SlotPool]) -> int:
         """Fail the tasks that can't be claimed, among the next ones of these pools; return how many there were.
 
         A failed claim of many does not tell which row is at fault. So each task is claimed alone, in a transaction that
-        is rolled back. Deferred tasks that don't fit into the index of claims, and rows of queues that can't be
-        written, are found by their values.
+        is rolled back.
         """
-        due = self._tasks().deferred().filter(enqueued_at__lte=Now())
-        found = due.filter(out_of_range(DATES, NUMBERS)).fail_unreadable()
-        found += len(bring_into_range(Queue.objects.using(self._config.database), BOUNDS))
+        found = 0
         for pool in pools:
             for queue in pool.queues:
                 next_up = self._tasks().next_up(is_async=pool.is_async).filter(queue_name=queue)
                 for key in list(next_up.values_list("pk", flat=True)[: max(MIN_ISOLATED, 2 * pool.room)]):
                     found += self._fail_if_unclaimable(key, is_async=pool.is_async)
         return found
-
-    def repair_limit(self, key: str) -> int:
-        """Fail the unreadable tasks that this limit blocks and repair the limit; return the number of rows changed."""
-        return repair_limit(self._config.database, key)
 
     def _fail_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
         row = self._tasks().filter(pk=key)

@@ -182,11 +182,11 @@ class TickTransaction:
             return False
         if pool.prefetch:
             started, prefetched = self._store.prefetch(pool)
-            tick.prefetched.append((pool, [*pool.prefetched, *self._store.fail_unreadable(prefetched)]))
+            tick.prefetched.append((pool, [*pool.prefetched, *prefetched]))
         else:
             started, prefetched = self._store.complete_and_claim(pool, successes, room), []
         tick.claimed += len(started) + len(prefetched)
         if len(started) + len(prefetched) < room:
             tick.emptied.append(pool)
-        tick.started.append((pool, self._store.fail_unreadable(started)))
+        tick.started.append((pool, started))
         return not pool.prefetch

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from ..core.bounds import DATES_ALLOWED, is_in_range
+from ..core.clock import DATES_ALLOWED, is_in_range
 from ..core.option_parsers import LONGEST_DURATION
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join

@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from ..core.backends import config_of
-from ..core.bounds import DATES_ALLOWED, is_in_range
+from ..core.clock import DATES_ALLOWED, is_in_range
 from ..core.compat import (
     DEFAULT_TASK_PRIORITY,
     DEFAULT_TASK_QUEUE_NAME,

@@ -12,7 +12,6 @@ from uuid import UUID
 from django.db import Error, InterfaceError, OperationalError, connections, models, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
 
-from ...core.bounds import readable_values
 from ...core.results import OperationalCode, RetrievalCode, TaskError
 from ...core.serialization import clean_text
 from ...core.status import TASK_TERMINAL_STATES
@@ -27,7 +26,7 @@ from ...db.completions import notify_after_commit
 from ...db.errors import INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, READ_ONLY, is_row_error, primary_message, sqlstate
 from ...db.expressions import NowPlus, SecondsUntil
 from ...db.now import Now
-from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
+from ...models import Task, Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from ..error_codes import WorkflowCode
@@ -106,7 +105,7 @@ def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
 
 
 def _fail_unreadable(database: str, root: UUID, why: str) -> int:
-    """Fail a tree by its columns alone, which come back into range; return how many workflows it ended.
+    """Fail a tree by its columns alone; return how many workflows it ended.
 
     Running bodies come to their end, without effect on the workflow.
     """
@@ -122,9 +121,8 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
         completed_at=Now(),
         result=error,
         error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
-        **readable_values(WorkflowTask, workflow_task.BOUNDS),
     )
-    tree.update(open_count=0, **readable_values(Workflow, workflow.BOUNDS))
+    tree.update(open_count=0)
     ended = Workflow.objects.using(database).filter(pk__in=keys)
     kept_until = workflow_kept_until(lifecycle.FAIL_UNREADABLE.target, database)
     lifecycle.FAIL_UNREADABLE.apply(ended, completed_at=Now(), error=error["err"], kept_until=kept_until)

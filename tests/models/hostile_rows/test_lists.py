@@ -11,9 +11,7 @@ from django.urls import reverse
 
 from horsies_django import OperationalCode, TaskStatus
 from horsies_django.core.backends import config_of
-from horsies_django.db.expressions import NowPlus
-from horsies_django.models import Rollup, Schedule, Task, TaskAttempt, Worker
-from horsies_django.models.rollup import RollupSpan
+from horsies_django.models import Schedule, Task, Worker
 from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
 
@@ -57,26 +55,3 @@ def test_the_lists_and_the_reaper_work_despite_unreadable_json(transactional_db,
 
     run.refresh_from_db()
     assert (run.status, run.error_code) == (TaskStatus.FAILED, OperationalCode.WORKER_CRASHED)
-
-
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no infinity")
-def test_the_rollup_counts_attempts_even_if_one_started_at_minus_infinity(transactional_db):
-    attempts = [
-        TaskAttempt(
-            task_id=tasks.noop.send().id,
-            attempt=1,
-            outcome="COMPLETED",
-            due_at=NowPlus(-3_602),
-            started_at=NowPlus(-3_601),
-            finished_at=NowPlus(-3_600),
-        )
-        for _ in range(2)
-    ]
-    for attempt in attempts:
-        attempt.save()
-    _write(attempts[0], "-infinity", "started_at")
-
-    reports = run_pass(config_of("default"))
-
-    assert [report for report in reports if report.error] == []
-    assert sum(Rollup.objects.filter(span=RollupSpan.HOUR).values_list("count", flat=True)) == 2

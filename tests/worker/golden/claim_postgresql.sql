@@ -20,19 +20,12 @@ recorded AS (WITH "horsies_tasks" AS (
       "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
       COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
   FROM "horsies_tasks" ),
-picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
+picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21) AS
     MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
-      ("metadata")::text, ("enqueued_at")::text, "timeout", CASE WHEN ("retention" >= '0:00:00'::interval
-    AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
-        "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
-    AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
-    AND coalesce("claim" BETWEEN 0 AND 4611686018427387904, true)
-    AND coalesce("attempt" BETWEEN 0 AND 1000000000, true)
-    AND coalesce("timeout" BETWEEN 0.0 AND 3153600000.0, true)
-    AND coalesce("retention" BETWEEN '0:00:00'::interval AND '36500 days 0:00:00'::interval, true)), (EXTRACT(EPOCH
-        FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
+      ("metadata")::text, ("enqueued_at")::text, "timeout", "retention", "workflow_id", "has_inputs", "limit_key",
+      (EXTRACT(EPOCH FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
   FROM "horsies_tasks"
   WHERE ((
       SELECT count(*)
@@ -88,19 +81,12 @@ recorded AS (WITH "horsies_tasks" AS (
       "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
       COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
   FROM "horsies_tasks" ),
-picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
+picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21) AS
     MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
-      ("metadata")::text, ("enqueued_at")::text, "timeout", CASE WHEN ("retention" >= '0:00:00'::interval
-    AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
-        "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
-    AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
-    AND coalesce("claim" BETWEEN 0 AND 4611686018427387904, true)
-    AND coalesce("attempt" BETWEEN 0 AND 1000000000, true)
-    AND coalesce("timeout" BETWEEN 0.0 AND 3153600000.0, true)
-    AND coalesce("retention" BETWEEN '0:00:00'::interval AND '36500 days 0:00:00'::interval, true)), (EXTRACT(EPOCH
-        FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
+      ("metadata")::text, ("enqueued_at")::text, "timeout", "retention", "workflow_id", "has_inputs", "limit_key",
+      (EXTRACT(EPOCH FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
   FROM "horsies_tasks"
   WHERE ((
       SELECT count(*)
@@ -158,19 +144,12 @@ recorded AS (WITH "horsies_tasks" AS (
       "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
       COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
   FROM "horsies_tasks" ),
-picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
+picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21) AS
     MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
-      ("metadata")::text, ("enqueued_at")::text, "timeout", CASE WHEN ("retention" >= '0:00:00'::interval
-    AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
-        "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
-    AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
-    AND coalesce("claim" BETWEEN 0 AND 4611686018427387904, true)
-    AND coalesce("attempt" BETWEEN 0 AND 1000000000, true)
-    AND coalesce("timeout" BETWEEN 0.0 AND 3153600000.0, true)
-    AND coalesce("retention" BETWEEN '0:00:00'::interval AND '36500 days 0:00:00'::interval, true)), (EXTRACT(EPOCH
-        FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
+      ("metadata")::text, ("enqueued_at")::text, "timeout", "retention", "workflow_id", "has_inputs", "limit_key",
+      (EXTRACT(EPOCH FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
   FROM "horsies_tasks"
   WHERE ((
       SELECT count(*)
@@ -236,19 +215,12 @@ recorded AS (WITH "horsies_tasks" AS (
       "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
       COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
   FROM "horsies_tasks" ),
-picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
+picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21) AS
     MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
-      ("metadata")::text, ("enqueued_at")::text, "timeout", CASE WHEN ("retention" >= '0:00:00'::interval
-    AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
-        "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
-    AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
-    AND coalesce("claim" BETWEEN 0 AND 4611686018427387904, true)
-    AND coalesce("attempt" BETWEEN 0 AND 1000000000, true)
-    AND coalesce("timeout" BETWEEN 0.0 AND 3153600000.0, true)
-    AND coalesce("retention" BETWEEN '0:00:00'::interval AND '36500 days 0:00:00'::interval, true)), (EXTRACT(EPOCH
-        FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
+      ("metadata")::text, ("enqueued_at")::text, "timeout", "retention", "workflow_id", "has_inputs", "limit_key",
+      (EXTRACT(EPOCH FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
   FROM "horsies_tasks"
   WHERE ((
       SELECT count(*)
