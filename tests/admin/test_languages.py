@@ -211,7 +211,7 @@ EXPECTED_TEXTS = {
     "task 3": ("Failed", "Retry", "Options"),
     "ask move": ("From −100 to 100; higher runs first. Empty: unchanged.",),
     "workflows": ("top-level", "Pause selected workflows", "id, sent"),
-    "workflow 0": ("Summary", "Critical path", "Its task is waiting for a worker.", "Pause updates"),
+    "workflow 0": ("Summary", "Critical path", "Pause updates"),
     "queues": ("latency", "in progress", "Pause selected queues"),
     "queue 0": ("finished in the last hour", "served by", "latency"),
     "schedules": ("task or workflow", "disabled by an operator", "Disable selected schedules", "last run"),

@@ -153,7 +153,7 @@ def test_an_unchanged_running_task_is_answered_with_304(operator):
 
 
 def test_an_unchanged_running_workflow_is_answered_with_304(operator):
-    Definition("order", [tasks.noop.node(node_id="pack")(), tasks.noop.node(node_id="ship")()]).start()
+    Definition("order", [tasks.noop.node(node_id=name)() for name in ("pack", "ship", "mail")]).start()
     Workflow.objects.update(sent_at=NowPlus(-1_000), started_at=NowPlus(-1_000))
     WorkflowTask.objects.filter(node_id="pack").update(status="RUNNING", started_at=NowPlus(-1_000))
     pack = WorkflowTask.objects.get(node_id="pack")
@@ -163,14 +163,7 @@ def test_an_unchanged_running_workflow_is_answered_with_304(operator):
 
     with travel(seconds=2):
         assert refresh(operator, url, first["ETag"]).status_code == 304
-    with travel(seconds=900):
-        assert refresh(operator, url, first["ETag"]).status_code == 200
-    html = first.content.decode()
-    for part in ("horsies-flow-summary", "horsies-flow-graph", "horsies-flow-path", "horsies-flow-timeline",
-                 "horsies-flow-node", "horsies-flow-nodes"):  # fmt: skip
-        live = html.partition(f'id="{part}"')[2].partition("data-horsies-live")[2].partition("data-horsies-live")[0]
-        assert "data-horsies-age" in live, part
-    Task.objects.filter(pk=pack.task_id).update(status="PENDING", started_at=None)
+    WorkflowTask.objects.filter(node_id="ship").update(status="RUNNING", started_at=NowPlus(-1))
     assert refresh(operator, url, first["ETag"]).status_code == 200
 
 

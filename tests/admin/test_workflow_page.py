@@ -1,4 +1,4 @@
-"""A workflow's page says its error first, and parts the time that nodes waited from the time they ran."""
+"""A workflow's page says its error first, how long its nodes took, and which determine its end."""
 
 import re
 from datetime import timedelta
@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from horsies_django.models import Task, Workflow, WorkflowTask
+from horsies_django.models import Workflow, WorkflowTask
 from tests.admin.workflow_rows import at, declined, node, order, workflow
 
 pytestmark = pytest.mark.django_db
@@ -179,74 +179,83 @@ def test_only_a_replaced_workflow_says_so_and_no_field_is_empty(staff):
     assert "was replaced by a new one" in page(client, row)
 
 
-# Waiting and running.
+# Times, and the critical path.
 
 
-def test_each_node_says_how_long_it_waited_and_how_long_it_ran(staff):
+def test_each_node_says_how_long_it_took_and_of_a_single_attempt_how_long_it_waited(staff):
     html = page(staff(*VIEW), order())
 
-    graph, timeline = html.partition("horsies-drawn")[2].split('<svg class="horsies-graph horsies-bars"')[:2]
-    table = html.partition('<table class="horsies-nodes"')[2]
-    for where in (graph, timeline, table):
-        assert "waited 3.0 s, ran 5.0 s" in where, "reserve waited for a worker"
-        assert "waited 1 min 22 s, ran 8.0 s" in where, "charge waited for a worker and two retries"
-        assert "ran 2.0 s" in where, "validate did not wait"
-    charge = timeline.partition("<title>charge")[2].partition("</a>")[0]
-    assert re.findall(r'class="horsies-(waits|runs)"', charge) == ["waits", "runs"] * 3
+    graph, table = graph_of(html), html.partition('<table class="horsies-nodes"')[2]
+    for title in ("validate, Completed, 2.0 s", "reserve, Completed, 8.0 s", "charge, Failed, 1 min 30 s"):
+        assert f"<title>{title}" in graph
+    assert "waited 3.0 s, ran 5.0 s" in table, "reserve waited for a worker"
+    assert ">1 min 30 s<" in table, "charge ran three times"
+    assert ">2.0 s<" in table, "validate did not wait"
 
 
-def test_the_critical_path_parts_its_time_and_its_shares_add_up(staff):
+def test_the_critical_path_names_its_nodes_with_their_share_of_the_whole_time(staff):
     html = page(staff(*VIEW), order())
 
-    path = part(html, 'id="horsies-flow-path"', "</ol>")
-    assert "Of 1 min 40 s it waited 1 min 25 s (85 %) and ran 15 s (15 %)." in path
-    assert "reserve waited 3.0 s, ran 5.0 s 8 %" in path
     steps = part(html, '<ol class="horsies-steps">', "</ol>")
-    assert sum(map(int, re.findall(r"(\d+) %", steps))) == 100
-
-
-def test_a_node_that_waits_for_a_retry_waits_and_does_not_run(staff):
-    task_node = node("charge", 0, (1, 3), (5, 7), status="RUNNING")
-    Task.objects.update(status="PENDING", started_at=None, claimed_at=None, next_retry_at=timezone.now())
-    task_node["completed_at"] = None
-
-    html = page(staff(*VIEW), workflow(task_node, status="RUNNING", open_count=1))
-
-    assert re.search(r"waiting <span data-[^<>]+>\d+ d \d+ h</span>, ran 4.0 s", html)
-
-
-def test_sleeps_and_events_wait_and_maps_run_from_their_first_item_on(staff):
-    row = workflow(
-        {"node_id": "nap", "kind": "sleep", "status": "COMPLETED", "started_at": at(0), "completed_at": at(30)},
-        {"node_id": "go", "kind": "event", "status": "COMPLETED", "started_at": at(0), "completed_at": at(60)},
-        {"node_id": "all", "kind": "map", "status": "COMPLETED", "started_at": at(0), "completed_at": at(20)},
-        node("all[0]", 0, (5, 20), map_index=2),
-        node("all[1]", 0, (4, 9), map_index=2),
-        status="COMPLETED",
-        seconds=60,
-    )
-
-    html = page(staff(*VIEW), row).partition("horsies-bars")[2]
-
-    for title in (
-        "nap, Completed, waited 30 s",
-        "go, Completed, waited 1 min 0 s",
-        "all, Completed, waited 4.0 s, ran",
-    ):
-        assert f"<title>{title}" in html
+    assert "validate 2.0 s 2 % Completed reserve 8.0 s 8 % Failed charge 1 min 30 s 90 %" in steps
+    assert graph_of(html).count('class="horsies-edge horsies-critical') == 2
 
 
 @pytest.mark.once
-def test_a_node_of_a_subworkflow_runs_while_that_does(staff):
-    outer = workflow(
-        {"node_id": "sub", "kind": "subworkflow", "status": "COMPLETED", "started_at": at(0), "completed_at": at(50)},
+def test_the_critical_path_follows_the_nodes_that_ended_last(staff):
+    row = workflow(
+        node("a", 0, (0, 1)),
+        node("slow", 1, (1, 9), waits_for=[0]),
+        node("fast", 1, (1, 3), waits_for=[0]),
+        node("c", 9, (9, 10), waits_for=[1, 2]),
         status="COMPLETED",
-        seconds=50,
+        seconds=10,
     )
-    workflow(status="COMPLETED", root_id=outer.pk, depth=1, parent=WorkflowTask.objects.get(workflow=outer), seconds=50)
-    Workflow.objects.filter(depth=1).update(started_at=at(20))
+    assert path_of(page(staff(*VIEW), row)) == ["a", "slow", "c"]
 
-    assert "sub, Completed, waited 20 s, ran 30 s" in page(staff(*VIEW), outer)
+
+@pytest.mark.once
+def test_the_critical_path_omits_a_node_that_its_dependent_did_not_wait_for(staff):
+    nodes = [node("a", 0, (0, 1)), node("b", 1, (1, 2), waits_for=[0]), node("late", 0, (0, 9))]
+    row = workflow(*nodes, node("any", 2, (2, 10), waits_for=[1, 2], join="ANY"), status="COMPLETED", seconds=10)
+    assert path_of(page(staff(*VIEW), row)) == ["a", "b", "any"]
+
+
+@pytest.mark.once
+def test_the_critical_path_of_a_running_workflow_ends_at_its_longest_running_node(staff):
+    running = {"status": "RUNNING", "started_at": at(3)}
+    row = workflow(
+        node("a", 0, (0, 1)),
+        node("b", 1, (1, 3), waits_for=[0]),
+        {"node_id": "long", "waits_for": [1], **running},
+        {"node_id": "other", "waits_for": [1], **running, "started_at": at(4)},
+        {"node_id": "last", "waits_for": [2, 3]},
+        status="RUNNING",
+        open_count=3,
+    )
+
+    html = page(staff(*VIEW), row)
+
+    assert path_of(html) == ["a", "b", "long"]
+    assert "<title>long, Running, since 2026-01-01 09:00:03, on the critical path" in html
+
+
+@pytest.mark.once
+def test_a_graph_of_two_boxes_and_a_path_of_two_nodes_are_left_out(staff):
+    html = page(staff(*VIEW), workflow(node("a", 0, (0, 1)), node("b", 1, (1, 2), waits_for=[0]), seconds=2))
+
+    assert "horsies-drawn" not in html
+    assert "horsies-steps" not in html
+
+
+def graph_of(html):
+    return html.partition('<svg class="horsies-graph')[2].partition("</svg>")[0]
+
+
+def path_of(html):
+    return re.findall(
+        r'<a href="[^"]+">([^<]+)</a>', html.partition('<ol class="horsies-steps">')[2].partition("</ol>")[0]
+    )
 
 
 @pytest.mark.once

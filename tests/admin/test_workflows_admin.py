@@ -174,7 +174,7 @@ def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
 
     html = page(staff("view_workflow", "view_task"), handle)
 
-    assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph and in the timeline
+    assert html.count('<a class="horsies-node horsies-is-completed') == 4
     assert "4 of 4 nodes have finished" in html
     assert "3 nodes on the path that determines" in html
     task = WorkflowTask.objects.get(workflow=handle.id, node_id="b").task_id
@@ -200,30 +200,31 @@ def test_the_page_polls_until_the_workflow_has_ended(staff, drain):
 
 def test_the_items_of_a_map_are_drawn_as_one_box_with_counts(staff):
     items = [{"map_index": 1, "status": "COMPLETED" if index < 900 else "RUNNING"} for index in range(1000)]
-    handle = row("maps", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, *items)
+    last = {"waits_for": [1]}
+    handle = row("maps", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, last, *items)
     client = staff("view_workflow")
 
     html = page(client, handle)
 
     graph = graph_in(html)
-    assert graph.count("<a ") == 2
+    assert graph.count("<a ") == 3
     assert "Running: 900 Completed, 100 Running" in graph
-    assert html.count("<tr id=") == 200
+    assert html.count("<tr id=") == 100
     items = page(client, handle, of="1")
     assert "n1<" in items
-    assert "after=7.100#nodes" in items  # the map, 100 running items and 99 completed ones
-    assert page(client, handle, of="1", after="7.891").count("<tr id=") == 10
+    assert "after=2.1001#nodes" in items  # the map and 99 running items
+    assert page(client, handle, of="1", after="7.892").count("<tr id=") == 10
 
 
 def test_many_similar_nodes_are_drawn_as_one_box(staff):
     fan = [{"waits_for": [0], "task_name": "shop.mail"} for _ in range(30)]
-    handle = row("fan", {"status": "COMPLETED"}, *fan)
+    handle = row("fan", {"status": "COMPLETED"}, *fan, {"waits_for": list(range(1, 31))})
     client = staff("view_workflow")
 
     html = page(client, handle)
 
     assert "30 × mail" in html
-    assert graph_in(html).count("<a ") == 2
+    assert graph_in(html).count("<a ") == 3
     assert page(client, handle, of="1").count("<tr id=") == 30
 
 
@@ -243,7 +244,6 @@ def test_the_nodes_of_one_box_are_listed_failed_first(staff):
         if kind == "map":
             assert shown.pop(0) == "running", "the map is listed before its items"
         assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, kind
-        assert "Order: failed, in progress" in html
 
 
 def test_paging_through_the_nodes_of_one_box_shows_each_node_once(staff):
@@ -285,8 +285,8 @@ def test_the_page_draws_no_graph_of_too_many_boxes_and_says_so(staff):
     html = page(staff("view_workflow"), handle)
 
     assert not graph_in(html)
-    assert "The graph would have 700 boxes" in html
-    assert html.count("<tr id=") == 200
+    assert "too large to draw" in html
+    assert html.count("<tr id=") == 100
 
 
 def test_the_page_draws_no_graph_of_too_many_edges_and_says_so(staff, monkeypatch):
@@ -298,7 +298,7 @@ def test_the_page_draws_no_graph_of_too_many_edges_and_says_so(staff, monkeypatc
         html = page(client, handle)
 
     assert not graph_in(html)
-    assert "The nodes have too many dependencies to draw a graph" in html
+    assert "too large to draw" in html
     assert "Critical path" not in html
     assert html.count("<tr id=") == 30
     assert len(captured) <= 15
@@ -315,24 +315,22 @@ def test_the_page_reads_no_large_column_of_all_nodes(staff, drain):
     assert not any('"result"' in sql or '"kwargs"' in sql or '"metadata"' in sql for sql in of_nodes)
 
 
-def test_the_table_says_why_a_node_waits(staff, drain):
+@pytest.mark.django_db(transaction=True)
+def test_a_node_says_why_it_or_its_task_waits(staff, drain):
     event, pause, last = wait_for_event("approved"), sleep(3600), echo.node(node_id="last")()
     handle = start_and_drain(Workflow("waits", [event, pause] >> last), drain)
+    limits = [limited.one_per_user.node(node_id=f"n{index}")(user="a") for index in range(2)]
+    limit = Workflow("limited", limits).start()
+    client = staff("view_workflow")
 
-    html = page(staff("view_workflow"), handle)
-
-    for text in ("Waiting for the event “approved”.", "Sleeping until ", "Waiting for 2 nodes to finish."):
-        assert text in html
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_table_says_that_a_node_waits_for_its_limit(staff):
-    nodes = [limited.one_per_user.node(node_id=f"n{index}")(user="a") for index in range(3)]
-
-    html = page(staff("view_workflow"), Workflow("limited", nodes).start())
-
-    assert html.count("Its task is waiting for its limit.") == 2
-    assert html.count("Its task is waiting for a worker.") == 1
+    for of, node, text in (
+        (handle, 0, "It is waiting for the event approved."),
+        (handle, 1, "It is sleeping. (2"),
+        (handle, 2, "It is waiting for 2 nodes."),
+        (limit, 0, "No worker is online."),
+        (limit, 1, "is reached: 1 of 1 in use."),
+    ):
+        assert text in shown(client, of, node)[0]
 
 
 def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
@@ -344,12 +342,7 @@ def test_a_completed_workflow_names_the_success_case_that_it_met(staff, drain):
 
     html = page(staff("view_workflow"), handle)
 
-    for text in (
-        "Completed by its success policy: case 2 is met, which requires good.",
-        "2 failed nodes are not required.",
-        "1 skipped node is not required.",
-    ):
-        assert text in html
+    assert "Completed by its success policy: case 2 is met, which requires good." in html
 
 
 def test_a_completed_workflow_says_that_skipped_nodes_are_not_failures(staff, drain):
@@ -362,20 +355,12 @@ def test_a_completed_workflow_says_that_skipped_nodes_are_not_failures(staff, dr
     html = page(staff("view_workflow"), handle)
 
     assert "Completed because no node failed. 3 nodes were skipped, which is not a failure." in html
-    assert "2 by their own conditions. 1 because too few of its dependencies completed." in html
 
 
 def test_a_plainly_completed_or_failed_workflow_does_not_explain_itself(staff, drain):
     client = staff("view_workflow")
     for workflow in (diamond(), Workflow("failing", [fail.node()()])):
         assert "counts as completed" not in page(client, start_and_drain(workflow, drain))
-
-
-@pytest.mark.parametrize("policy", [3, [], [7], [{"required": "x"}], [{"required": [99]}], [{}]])
-def test_a_damaged_success_policy_is_described_as_far_as_possible(staff, policy):
-    handle = row("odd", {"status": "FAILED"}, status="COMPLETED", success_policy=policy)
-
-    assert "Completed by its success policy. 1 failed node" in page(staff("view_workflow"), handle)
 
 
 def test_one_node_is_shown_in_full(staff, drain):
@@ -424,7 +409,7 @@ def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, dra
 
     visible, _stored = shown(staff("view_workflow"), handle, 2)
 
-    assert "Waiting for 2 nodes to complete: 1 completed, 1 unfinished." in visible
+    assert "It is waiting for 1 node." in visible
     assert "when 2 of these have completed" in visible
     assert "/horsies_django/task/" not in visible
 
@@ -459,8 +444,6 @@ def test_the_list_and_the_page_escape_every_stored_value(staff):
     "damaged",
     [
         [{"waits_for": [1]}, {"waits_for": [0]}],
-        [{"waits_for": [0, 7, -1, "x", None, 10**12]}],
-        [{"waits_for": {"odd": 1}, "dependents": 3, "status": "RUNNING"}],
         [{"kind": "odd", "map_index": 9, "status": "COMPLETED"}],
         [{"kind": "map", "map_index": 0, "status": "FAILED", "result": 7, "run_when": "x.y"}],
         [{"kind": "sleep", "status": "ENQUEUED"}, {"kind": "event", "status": "RUNNING"}],

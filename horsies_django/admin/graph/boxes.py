@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -11,20 +11,20 @@ from uuid import UUID
 
 from ...core.numbers import format_number
 from ...core.workflow_status import NodeKind
-from .node_times import NodeTimes, Run, merge_runs
-from .ranking import Edge
+from .layout import Edge
 
 #: More similar nodes than this become one box: same task, same predecessors, same successors.
 FOLD_ABOVE: Final = 20
 
-
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
+_STATUS_PRECEDENCE: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 
-class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long to make: there may be ten thousand
+
+class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long to make: there may be five thousand
     """A node of the graph. ``waits_for`` are the positions of its dependencies in the list of nodes.
 
-    ``began`` is when its dependencies allowed it to start; ``runs`` are the stretches in which it ran, None if unknown.
+    ``began`` is when its dependencies allowed it to start. ``items`` is the number of a map's items by state.
     """
 
     key: int
@@ -37,10 +37,9 @@ class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long
     error_code: str | None = None
     task_id: UUID | None = None
     name: str = ""
-    waits_for: tuple[int, ...] = ()
     is_conditional: bool = False
+    waits_for: tuple[int, ...] = ()
     items: Mapping[str, int] = _NOTHING
-    runs: tuple[Run, ...] | None = None
 
     @property
     def label(self) -> str:
@@ -52,36 +51,30 @@ class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long
 class GraphBox(NamedTuple):
     """One node, or several similar ones. ``counts`` is the number of nodes or of a map's items by state.
 
-    The state of several is the worst one, or the running one. The box lasts from its first start to its last end, and
-    runs while any of its nodes does.
+    The state of several is the worst one. The box lasts from its first start to its last end.
     """
 
-    nodes: tuple[GraphNode, ...]
+    nodes: Sequence[GraphNode]
     counts: Mapping[str, int]
     status: str
     began: datetime | None
     ended: datetime | None
-    runs: tuple[Run, ...] | None = None
 
     @classmethod
     def of(cls, nodes: Sequence[GraphNode]) -> GraphBox:
         """Return the box of these nodes."""
         first = nodes[0]
         if len(nodes) == 1:
-            return cls((first,), first.items, first.status, first.began, first.ended, first.runs)
+            return cls(nodes, first.items, first.status, first.began, first.ended)
         counts = Counter(node.status for node in nodes)
-        status = next((state for state in _STATUS_PRECEDENCE if counts[state]), first.status)
         ends = [node.ended for node in nodes if node.ended]
-        began = min((node.began for node in nodes if node.began), default=None)
-        is_known = all(node.runs is not None for node in nodes if node.began)
-        runs = merge_runs(run for node in nodes for run in node.runs or ()) if is_known else None
-        return cls(tuple(nodes), counts, status, began, max(ends) if len(ends) == len(nodes) else None, runs)
-
-    def times(self, now: datetime | None) -> NodeTimes | None:
-        """Return when it waited and when it ran, until ``now`` if it is open; None if it has not begun."""
-        if self.status in _UNSTARTED:
-            return None
-        return NodeTimes.of(self.began, self.ended, now, self.runs)
+        return cls(
+            nodes,
+            counts,
+            next(state for state in _STATUS_PRECEDENCE if counts[state]),
+            min((node.began for node in nodes if node.began), default=None),
+            max(ends) if len(ends) == len(nodes) else None,
+        )
 
     @property
     def first(self) -> GraphNode:
@@ -101,51 +94,57 @@ class GraphBox(NamedTuple):
         return f"{format_number(len(self.nodes))} × {self.first.name.rpartition('.')[2] or self.first.label}"
 
 
-#: States without a time of their own.
-_UNSTARTED: Final = ("PENDING", "READY", "SKIPPED")
-
-_STATUS_PRECEDENCE: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
-
-
 def fold_nodes(nodes: Sequence[GraphNode]) -> list[GraphBox]:
     """Return the boxes of these nodes in order. None of them may be an item of a map."""
-    return [GraphBox.of(group) for group in group_alike(nodes)]
+    dependents: dict[int, list[int]] = defaultdict(list)
+    for node in nodes:
+        for source in node.waits_for:
+            dependents[source].append(node.position)
+    alike: dict[Hashable, list[GraphNode]] = defaultdict(list)
+    for node in nodes:
+        alone = node.position if node.kind == NodeKind.MAP else None
+        links = (node.waits_for, tuple(dependents[node.position]))
+        alike[alone, links, node.name, node.kind, node.is_conditional].append(node)
+    groups = [[*group] for group in alike.values() if len(group) > FOLD_ABOVE]
+    groups += [[node] for group in alike.values() if len(group) <= FOLD_ABOVE for node in group]
+    return [GraphBox.of(group) for group in sorted(groups, key=lambda group: group[0].position)]
 
 
 def edges_between(boxes: Sequence[GraphBox]) -> list[Edge]:
-    """Return the edges between boxes, by position."""
-    box_of = {node.position: place for place, box in enumerate(boxes) for node in box.nodes}
-    edges = {
-        (box_of[source], place)
-        for place, box in enumerate(boxes)
-        for node in box.nodes
-        for source in node.waits_for
-        if source in box_of
-    }
-    return sorted(edges)
+    """Return the edges between boxes, by their numbers."""
+    box_of = {node.position: number for number, box in enumerate(boxes) for node in box.nodes}
+    return sorted(
+        {
+            (box_of[source], number)
+            for number, box in enumerate(boxes)
+            for node in box.nodes
+            for source in node.waits_for
+            if source in box_of
+        }
+    )
 
 
-def group_alike(nodes: Sequence[GraphNode]) -> list[list[GraphNode]]:
-    """Return groups of similar nodes, if large enough, at the position of their first node."""
-    alike: dict[Any, list[GraphNode]] = {}
-    for node in nodes:
-        alike.setdefault((node.waits_for, node.name, node.kind, node.is_conditional), []).append(node)
-    many = [group for group in alike.values() if len(group) > FOLD_ABOVE and group[0].kind != NodeKind.MAP]
-    groups = _split_by_dependents(nodes, many) if many else []
-    places = {node.position for group in groups for node in group}
-    groups += [[node] for node in nodes if node.position not in places]
-    return sorted(groups, key=lambda group: group[0].position)
+def critical_path(nodes: Sequence[GraphNode]) -> list[GraphNode]:
+    """Return the nodes that determine when the workflow ends, first to last: of its dependencies, the last to end.
+
+    While the workflow runs, the path leads to the longest running node.
+    """
+    by_position = {node.position: node for node in nodes}
+    running = [node for node in nodes if node.began is not None and node.ended is None]
+    ended = [node for node in nodes if node.ended is not None and node.status != "SKIPPED"]
+    here = min(running, key=lambda node: (node.began, node.position), default=max(ended, key=_end_key, default=None))
+    path: list[GraphNode] = []
+    for _ in nodes:
+        if here is None:
+            break
+        path.append(here)
+        sources = [by_position[place] for place in here.waits_for if place in by_position]
+        ended = [source for source in sources if source.ended is not None]
+        # With ``join`` ANY, other dependencies may have ended after it began.
+        in_time = [source for source in ended if here.began and source.ended and source.ended <= here.began]
+        here = max(in_time or ended, key=_end_key, default=None)
+    return path[::-1]
 
 
-def _split_by_dependents(nodes: Sequence[GraphNode], many: Sequence[list[GraphNode]]) -> list[list[GraphNode]]:
-    """Split groups until all nodes of a group have the same successors; return those that are still large."""
-    after: dict[int, list[int]] = {node.position: [] for group in many for node in group}
-    for node in nodes:
-        for source in node.waits_for:
-            if source in after:
-                after[source].append(node.position)
-    alike: dict[tuple[int, tuple[int, ...]], list[GraphNode]] = {}
-    for number, group in enumerate(many):
-        for node in group:
-            alike.setdefault((number, tuple(after[node.position])), []).append(node)
-    return [group for group in alike.values() if len(group) > FOLD_ABOVE]
+def _end_key(node: GraphNode) -> tuple[Any, int]:
+    return node.ended, -node.position  # all have ended

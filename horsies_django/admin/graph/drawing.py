@@ -1,84 +1,69 @@
-"""The SVG of a graph. The style sheet colours it by class; it has no scripts, and all text is escaped."""
+"""The SVG of a graph, and the words of states and kinds in it.
+
+The style sheet colours the SVG by class. It has no scripts, and all text is escaped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
+from unicodedata import east_asian_width
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from ...core.workflow_status import NodeKind
+from ...core.durations import format_duration
+from ...core.numbers import format_number
+from ...core.workflow_status import NodeKind, WorkflowTaskStatus
+from ..formatting import format_time
 from .boxes import GraphBox
-from .labels import KINDS, MARKS, STATES, describe_counts, mark_counts, status_label, truncate
-from .layout import HEIGHT, WIDTH, Layout, Route
-from .node_times import NodeTimes
+from .layout import HEIGHT, WIDTH, Edge, Layout
+
+#: The mark before a state's label, as in the lists, so that colour is never the only sign.
+MARKS: Final[Mapping[str, str]] = {
+    "PENDING": "○",
+    "READY": "◌",
+    "ENQUEUED": "◔",
+    "RUNNING": "◑",
+    "COMPLETED": "●",
+    "FAILED": "✕",
+    "SKIPPED": "⊘",
+}
+
+#: The order of states in counts, and all states of nodes.
+STATES: Final = ("COMPLETED", "FAILED", "SKIPPED", "RUNNING", "ENQUEUED", "READY", "PENDING")
+
+#: States without a time of their own.
+UNSTARTED: Final = ("PENDING", "READY", "SKIPPED")
+
+#: Labels of kinds; a plain task has none.
+KINDS: Final[Mapping[str, Any]] = {
+    NodeKind.MAP: gettext_lazy("map"),
+    NodeKind.SUBWORKFLOW: gettext_lazy("subworkflow"),
+    NodeKind.SLEEP: gettext_lazy("sleep"),
+    NodeKind.EVENT: gettext_lazy("event"),
+}
 
 #: Characters of a name that fit into a box, and of the lines below.
 _NAME: Final = 21
 _LINE: Final = 27
 
-#: The baselines of the lines in a box: of a name and a state; with a time, of all three.
-_TWO_LINES: Final = (30, 47)
-_THREE_LINES: Final = (20, 35, 50)
-
-#: The bar at the bottom of a box: its left edge, its top, its height, and the width that it leaves free.
-_BAR_LEFT: Final = 8.0
-_BAR_TOP: Final = 55
-_BAR_HEIGHT: Final = 4
-_BAR_FREE: Final = 22
+#: The baselines of the name and the lines below it, by their number.
+_BASELINES: Final = {2: (30, 47), 3: (20, 35, 50)}
 
 #: The style sheet sizes a graph in ``em`` by its own width. There is no other way to pass that width without an inline
 #: style, which a strict Content-Security-Policy forbids.
 _EMS: Final = 20
 
 #: Corner radius by kind.
-_CORNER_RADIUS: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
+_CORNER_RADIUS: Final[Mapping[str, int]] = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
 
-
-@dataclass(frozen=True, slots=True)
-class DrawingStyle:
-    """What a drawing needs besides the layout: ``now`` ends running nodes, ``critical`` has positions of boxes.
-
-    The timeline draws what has not ended up to ``until``.
-    """
-
-    address: Callable[[GraphBox], str]
-    now: datetime | None
-    critical: Sequence[int] = ()
-    title: str = ""
-    until: datetime | None = None
-
-
-def draw(boxes: Sequence[GraphBox], layout: Layout, style: DrawingStyle) -> SafeString:
-    """Return the SVG of these boxes."""
-    ways = set(pairwise(style.critical))
-    routes = sorted(layout.routes, key=lambda route: (route.source, route.target) in ways)  # critical edges on top
-    return format_html(
-        '<svg class="horsies-graph horsies-drawn" xmlns="http://www.w3.org/2000/svg" font-size="{}" width="{}"'
-        ' height="{}" viewBox="0 0 {} {}" role="group" aria-label="{}">{}{}{}</svg>',
-        f"{layout.width / _EMS:.2f}",
-        layout.width,
-        layout.height,
-        layout.width,
-        layout.height,
-        style.title,
-        _ARROWS,
-        format_html_join("", "{}", ((_edge(route, boxes, ways),) for route in routes)),
-        format_html_join(
-            "",
-            "{}",
-            (
-                (_box(box, *place, style, is_critical=number in set(style.critical)),)
-                for number, (box, place) in enumerate(zip(boxes, layout.places, strict=True))
-            ),
-        ),
-    )
-
+#: The least width of a part of a bar in percent, so that one failed node of a thousand is seen.
+_MIN_PERCENT: Final = 0.8
 
 _ARROWS: Final = format_html(
     "<defs>{}</defs>",
@@ -91,153 +76,177 @@ _ARROWS: Final = format_html(
 )
 
 
-def _edge(route: Route, boxes: Sequence[GraphBox], critical: Collection[tuple[int, int]]) -> SafeString:
-    is_critical = (route.source, route.target) in critical
-    status = boxes[route.target].status
-    goes = " horsies-goes" if status in ("RUNNING", "ENQUEUED") else ""
+def draw(
+    boxes: Sequence[GraphBox], layout: Layout, title: str, address: Callable[[GraphBox], str], critical: Sequence[int]
+) -> SafeString:
+    """Return the SVG of these boxes. ``address`` returns the URL of a box; ``critical`` has the numbers of a path."""
+    ways = set(pairwise(critical))
+    edges = sorted(layout.routes, key=lambda edge: edge in ways)  # critical edges on top
     return format_html(
-        '<path class="horsies-edge{}{}" fill="none" stroke="currentColor" marker-end="url(#horsies-arrow{})" d="{}"/>',
-        " horsies-critical" if is_critical else "",
-        goes,
-        "-critical" if is_critical else "",
-        edge_path(route.points),
+        '<svg class="horsies-graph horsies-drawn" xmlns="http://www.w3.org/2000/svg" font-size="{}" width="{}"'
+        ' height="{}" viewBox="0 0 {} {}" role="group" aria-label="{}">{}{}{}</svg>',
+        f"{layout.width / _EMS:.2f}",
+        layout.width,
+        layout.height,
+        layout.width,
+        layout.height,
+        title,
+        _ARROWS,
+        format_html_join("", "{}", ((_edge(edge, layout, boxes, ways),) for edge in edges)),
+        format_html_join(
+            "",
+            "{}",
+            (
+                (_box(box, *place, address(box), is_critical=number in critical),)
+                for number, (box, place) in enumerate(zip(boxes, layout.places, strict=True))
+            ),
+        ),
     )
 
 
-def edge_path(points: Sequence[tuple[int, int]]) -> str:
+def _edge(edge: Edge, layout: Layout, boxes: Sequence[GraphBox], critical: Collection[Edge]) -> SafeString:
+    return format_html(
+        '<path class="horsies-edge{}{}" fill="none" stroke="currentColor" marker-end="url(#horsies-arrow{})" d="{}"/>',
+        " horsies-critical" if edge in critical else "",
+        " horsies-goes" if boxes[edge[1]].status in ("RUNNING", "ENQUEUED") else "",
+        "-critical" if edge in critical else "",
+        _path(layout.routes[edge]),
+    )
+
+
+def _path(points: Sequence[tuple[int, int]]) -> str:
     """Return the SVG path of an edge: curves between the columns, straight lines past their boxes."""
-    (x, y), *rest = points
-    parts = [f"M{x} {y}"]
-    is_gap = True
-    for next_x, next_y in rest:
+    parts = [f"M{points[0][0]} {points[0][1]}"]
+    for (x, y), (next_x, next_y) in pairwise(points):
         middle = (x + next_x) // 2
-        is_curve = is_gap and next_y != y
-        parts.append(f"C{middle} {y} {middle} {next_y} {next_x} {next_y}" if is_curve else f"L{next_x} {next_y}")
-        x, y, is_gap = next_x, next_y, not is_gap
+        parts.append(f"L{next_x} {next_y}" if y == next_y else f"C{middle} {y} {middle} {next_y} {next_x} {next_y}")
     return "".join(parts)
 
 
-def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: bool) -> SafeString:
-    node = box.first
-    status = box.status
-    label = box.label
-    times = box.times(style.now)
-    words = [
-        status_label(status) if not box.counts else f"{status_label(status)}: {describe_counts(box.counts)}",
-        str(times.words()) if times and not times.is_open else "",  # a time that grows is in the box
-    ]
-    words += [str(KINDS[node.kind])] if node.kind in KINDS else []
-    words += [_("conditional")] if node.is_conditional else []
-    words += [node.error_code] if node.error_code else []
-    words += [_("on the critical path")] if is_critical else []
-    title = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))
+def _box(box: GraphBox, x: int, y: int, address: str, *, is_critical: bool) -> SafeString:
+    node, time = box.first, time_of(box.status, box.began, box.ended)
+    state = status_label(box.status)
+    words = [box.label if box.is_folded else node.node_id, state]
+    if box.counts:
+        words[1] = f"{state}: {describe_counts(box.counts)}"
+    words += [time, str(KINDS.get(node.kind, "")), _("conditional") if node.is_conditional else ""]
+    words += [node.error_code or "", _("on the critical path") if is_critical else ""]
+    lines = [f"{state}: {node.error_code}" if node.error_code and box.status == "FAILED" else state, time]
+    if box.counts:
+        lines[0] = _mark_counts(box.counts)
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}"><title>{}</title>'
         '<g transform="translate({} {})">{}{}{}{}</g></a>',
-        status.lower(),
+        box.status.lower(),
         " horsies-critical" if is_critical else "",
-        style.address(box),
-        title,
+        address,
+        ", ".join(filter(None, words)),
         x,
         y,
         _shape(box),
-        _texts(box, label, status, times),
-        _count_bar(box.counts) if box.counts else _time_bar(times),
+        _texts(MARKS.get(box.status, "?"), box.label, [line for line in lines if line]),
+        _parts(box.counts, "horsies-part ", 8, 55, WIDTH - 22, 4),
         _corner_marks(node.kind, node.is_conditional),
     )
 
 
 def _shape(box: GraphBox) -> SafeString:
     """Return the shape of a box: stacked for several nodes, with a double line for a subworkflow."""
-    round_ = _CORNER_RADIUS.get(NodeKind(box.first.kind), 8) if box.first.kind in NodeKind.values else 8
-    is_many = box.is_folded or box.first.kind == NodeKind.MAP
-    behind = [(6, 6), (3, 3)] if is_many else []
-    rects = [("horsies-behind", x, y, WIDTH - 6, HEIGHT - 6, round_) for x, y in behind]
-    size = (WIDTH - 6, HEIGHT - 6) if is_many else (WIDTH, HEIGHT)
-    rects.append(("horsies-box", 0, 0, *size, round_))
-    if box.first.kind == NodeKind.SUBWORKFLOW:
-        rects.append(("horsies-inner", 4, 4, size[0] - 8, size[1] - 8, round_ - 3))
+    kind = box.first.kind
+    radius = _CORNER_RADIUS.get(kind, 8)
+    is_many = box.is_folded or kind == NodeKind.MAP
+    width, height = (WIDTH - 6, HEIGHT - 6) if is_many else (WIDTH, HEIGHT)
+    rects = [("horsies-behind", shift, shift, width, height, radius) for shift in ((6, 3) if is_many else ())]
+    rects.append(("horsies-box", 0, 0, width, height, radius))
+    if kind == NodeKind.SUBWORKFLOW:
+        rects.append(("horsies-inner", 4, 4, width - 8, height - 8, radius - 3))
     return format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="{}"/>', rects)
 
 
-def _texts(box: GraphBox, label: str, status: str, times: NodeTimes | None) -> SafeString:
-    words = mark_counts(box.counts) if box.counts else status_label(status)
-    if not box.counts and box.first.error_code and status == "FAILED":
-        words = f"{words}: {box.first.error_code}"
-    lines = [("horsies-line", truncate(words, _LINE))]
-    lines += [("horsies-line horsies-time", _time_line(times))] if times else []
-    name_at, *line_at = _THREE_LINES if times else _TWO_LINES
+def _texts(mark: str, label: str, lines: Sequence[str]) -> SafeString:
+    name_at, *line_at = _BASELINES[len(lines) + 1]
     return format_html(
         '<text class="horsies-mark" x="20" y="{}" text-anchor="middle">{}</text>'
         '<text class="horsies-name" x="36" y="{}">{}</text>{}',
         HEIGHT // 2 + 4,
-        MARKS.get(status, "?"),
+        mark,
         name_at,
-        truncate(label, _NAME),
+        _truncate(label, _NAME),
         format_html_join(
             "",
-            '<text class="{}" x="36" y="{}">{}</text>',
-            ((kind, at, line) for (kind, line), at in zip(lines, line_at, strict=True)),
+            '<text class="horsies-line" x="36" y="{}">{}</text>',
+            ((at, _truncate(line, _LINE)) for at, line in zip(line_at, lines, strict=True)),
         ),
     )
-
-
-def _time_line(times: NodeTimes) -> SafeString | str:
-    """Return the time waited and run; of one that grows and is too long for the box, the part that grows."""
-    words = times.words("brief")
-    if not times.is_open:
-        return truncate(words, _LINE)
-    return times.words("brief", "tspan") if len(words) <= _LINE else times.growing_words("brief", "tspan")
-
-
-def _count_bar(counts: Mapping[str, int]) -> SafeString | str:
-    """Return the number of nodes in each state as a bar at the bottom of the box."""
-    total = sum(counts.values())
-    parts = ((f"horsies-part horsies-is-{state.lower()}", counts[state]) for state in STATES if counts.get(state))
-    return _bar(parts, total)
-
-
-def _time_bar(times: NodeTimes | None) -> SafeString | str:
-    """Return what of its time a node waited and ran, in order, as a bar at the bottom of the box."""
-    times = None if times is None else times.drawn()
-    if times is None or times.runs is None or not times.took:
-        return ""
-    parts = (
-        ("horsies-runs" if is_run else "horsies-waits", (end - start).total_seconds())
-        for is_run, start, end in times.parts()
-    )
-    return _bar(parts, times.took.total_seconds())
-
-
-def _bar(parts: Iterable[tuple[str, float]], total: float) -> SafeString | str:
-    if not total:
-        return ""
-    return format_html_join(
-        "",
-        '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>',
-        (
-            (kind, f"{left:.1f}", _BAR_TOP, f"{width:.1f}", _BAR_HEIGHT)
-            for kind, left, width in _side_by_side(parts, total, WIDTH - _BAR_FREE)
-        ),
-    )
-
-
-def _side_by_side(parts: Iterable[tuple[str, float]], total: float, room: float) -> Iterator[tuple[str, float, float]]:
-    """Yield the kind, the left edge and the width of each part."""
-    left = _BAR_LEFT
-    for kind, amount in parts:
-        width = room * amount / total
-        yield kind, left, width
-        left += width
 
 
 def _corner_marks(kind: str, is_conditional: bool) -> SafeString:
     """Return the kind above the box's right edge, and a diamond at its left if the node has a condition."""
-    word = KINDS.get(kind)
     return format_html(
         "{}{}",
-        format_html('<text class="horsies-kind" x="{}" y="-3" text-anchor="end">{}</text>', WIDTH - 4, word)
-        if word
+        format_html('<text class="horsies-kind" x="{}" y="-3" text-anchor="end">{}</text>', WIDTH - 4, KINDS[kind])
+        if kind in KINDS
         else "",
         format_html('<path class="horsies-if" d="M0 {}l7 7l-7 7l-7 -7z"/>', HEIGHT // 2 - 7) if is_conditional else "",
     )
+
+
+def state_bar(counts: Mapping[str, int]) -> SafeString:
+    """Return the nodes of a workflow by state as a bar, with a text for screen readers."""
+    return format_html(
+        '<svg class="horsies-split" viewBox="0 0 100 10" preserveAspectRatio="none" focusable="false" role="img"'
+        ' aria-label="{}">{}</svg>',
+        describe_counts(counts),
+        _parts(counts, "", 0, 0, 100, 10),
+    )
+
+
+def _parts(counts: Mapping[str, int], kind: str, left: float, top: int, room: float, height: int) -> SafeString:
+    """Return the rectangles of a bar, one for each state."""
+    total = sum(counts.values())
+    widths = {state: max(_MIN_PERCENT, 100 * counts[state] / total) for state in STATES if counts.get(state)}
+    rects = []
+    for state, width in widths.items():
+        part = width * room / sum(widths.values())
+        rects.append((f"{kind}horsies-is-{state.lower()}", f"{left:.2f}", top, f"{part:.2f}", height))
+        left += part
+    return format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', rects)
+
+
+def time_of(status: str, began: datetime | None, ended: datetime | None) -> str:
+    """Return how long a node took, or since when it has been open; empty if it has not begun."""
+    if began is None or status in UNSTARTED:
+        return ""
+    return _("since %s") % format_time(began, exactly=False) if ended is None else format_duration(ended - began)
+
+
+def status_label(status: str) -> str:
+    """Return the label of a state."""
+    return str(WorkflowTaskStatus(status).label)
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Return the counts by state in words."""
+    return ", ".join(f"{format_number(counts[state])} {status_label(state)}" for state in STATES if counts.get(state))
+
+
+def _mark_counts(counts: Mapping[str, int]) -> str:
+    """Return the counts by state with marks; failures come first and in words.
+
+    Between two numbers, the mark of a failure would look like a multiplication: "● 3  ✕ 2".
+    """
+    failed = [f"{format_number(counts['FAILED'])} {status_label('FAILED')}"] if counts.get("FAILED") else []
+    others = [
+        f"{MARKS[state]} {format_number(counts[state])}" for state in STATES if state != "FAILED" and counts.get(state)
+    ]
+    return "  ".join([*failed, *others])
+
+
+def _truncate(text: str, cells: int) -> str:
+    """Truncate text to a number of cells; a wide character takes two."""
+    used = 0
+    for place, letter in enumerate(text):
+        used += 2 if east_asian_width(letter) in "WF" else 1
+        if used > cells:
+            return text[: max(0, place - 1)] + "…"
+    return text

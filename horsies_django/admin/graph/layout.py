@@ -2,141 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from statistics import fmean
+from typing import Final, TypeAlias
 
-from .ordering import Points, minimize_crossings
-from .placing import place_points
-from .ranking import Edge, assign_columns, transitive_reduction
+#: From a box to one that depends on it, by number.
+Edge: TypeAlias = tuple[int, int]
 
 #: The size of a box and the space around it, in pixels.
 WIDTH: Final = 208
 HEIGHT: Final = 68
 MARGIN: Final = 16
+_COLUMN_GAP: Final = 64
 _BOX_GAP: Final = 18
 _LINE_GAP: Final = 12
 
-#: The space between two columns, wide enough to tell the edges apart.
-_MIN_GAP: Final = 48
-_MAX_GAP: Final = 140
-
-#: If there are more edges than this, those implied by a longer path are not drawn.
-MAX_EDGES: Final = 250
-
-#: Maximum number of bends. Beyond it the longest edges have none and may run behind boxes.
-_MAX_BENDS: Final = 3_000
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The route of an edge in pixels: from its box, past the columns between, to its target."""
-
-    source: int
-    target: int
-    points: tuple[tuple[int, int], ...]
+#: The number of passes that order the columns, alternating forward and backward.
+_SWEEPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A layout in pixels. ``places`` are the boxes' upper left corners; ``left_out`` counts implied edges."""
+    """A layout in pixels: the boxes' upper left corners, and the points of each edge between two boxes."""
 
     width: int
     height: int
     places: tuple[tuple[int, int], ...]
-    routes: tuple[Route, ...]
-    left_out: int = 0
+    routes: Mapping[Edge, tuple[tuple[int, int], ...]]
 
 
 def compute_layout(count: int, edges: Iterable[Edge]) -> Layout:
-    """Return the layout of ``count`` boxes.
+    """Return the layout of ``count`` boxes, each one column after the last of its sources.
 
-    Accepts any edges; those to nowhere, and one of each cycle, are not drawn.
+    Edges that a longer path implies are not drawn. If the edges have a cycle, none is drawn.
     """
-    if count == 0:
-        return Layout(2 * MARGIN, 2 * MARGIN, (), ())
-    ranks, forward = assign_columns(count, edges)
-    drawn = transitive_reduction(ranks, forward) if len(forward) > MAX_EDGES else forward
+    try:
+        ranks, drawn = _ranks(count, edges)
+    except CycleError:
+        ranks, drawn = [0] * count, []
     grid = _Grid(ranks, drawn)
-    columns = minimize_crossings(grid.columns, grid.before, grid.after)
-
-    def apart(one: int, other: int) -> int:
-        return (grid.size(one) + grid.size(other)) // 2 + (_BOX_GAP if max(one, other) < count else _LINE_GAP)
-
-    middles = place_points(columns, grid.before, grid.after, apart, count)
-    lefts = _column_offsets(columns, grid.after)
-    ys = [middle + MARGIN + HEIGHT // 2 for middle in middles]
-    lowest = max(y + grid.size(point) // 2 for point, y in enumerate(ys))
+    grid.order_columns()
+    heights = grid.heights()
+    lefts = [MARGIN + rank * (WIDTH + _COLUMN_GAP) for rank in range(len(grid.columns))]
+    top = min(heights.values(), default=0) - MARGIN - HEIGHT // 2
+    middles = {point: round(height - top) for point, height in heights.items()}
     return Layout(
-        width=lefts[-1] + WIDTH + MARGIN,
-        height=lowest + MARGIN,
-        places=tuple((lefts[ranks[box]], ys[box] - HEIGHT // 2) for box in range(count)),
-        routes=tuple(_route(edge, grid.ways[edge], ranks, lefts, ys) for edge in drawn),
-        left_out=len(forward) - len(drawn),
+        lefts[-1] + WIDTH + MARGIN,
+        max(middles.values(), default=0) + HEIGHT // 2 + MARGIN,
+        tuple((lefts[ranks[box]], middles[box] - HEIGHT // 2) for box in range(count)),
+        {edge: tuple(_points(way, lefts[ranks[edge[0]] :], middles)) for edge, way in grid.ways.items()},
     )
 
 
-class _Grid:
-    """Boxes and bends of edges as points in columns; each point has edges to the next column only.
+def _ranks(count: int, edges: Iterable[Edge]) -> tuple[list[int], list[Edge]]:
+    """Return the column of each box, and the edges that no longer path implies. Raises CycleError."""
+    sources: list[set[int]] = [set() for _ in range(count)]
+    targets: list[set[int]] = [set() for _ in range(count)]
+    for source, target in edges:
+        sources[target].add(source)
+        targets[source].add(target)
+    order = list(TopologicalSorter(dict(enumerate(sources))).static_order())
+    ranks = [0] * count
+    for box in order:
+        ranks[box] = max((ranks[source] + 1 for source in sources[box]), default=0)
+    reachable = [0] * count  # bits of an integer
+    drawn: list[Edge] = []
+    for box in reversed(order):
+        for target in sorted(targets[box], key=lambda target: ranks[target]):
+            if not reachable[box] >> target & 1:
+                drawn.append((box, target))
+                reachable[box] |= 1 << target | reachable[target]
+    return ranks, sorted(drawn)
 
-    Edges of the same box share their bends as far as their routes coincide.
+
+class _Grid:
+    """Boxes, and the points at which edges pass a column, by number. A point has neighbours in adjacent columns only.
+
+    Edges from the same box share their points as far as their ways coincide.
     """
 
-    def __init__(self, ranks: Sequence[int], edges: Sequence[Edge]) -> None:
-        self.count = len(ranks)
-        self.columns: Points = [[] for _ in range(max(ranks) + 1)]
+    def __init__(self, ranks: Sequence[int], edges: Iterable[Edge]) -> None:
+        self._boxes = len(ranks)
+        self.columns: list[list[int]] = [[] for _ in range(max(ranks, default=0) + 1)]
         for box, rank in enumerate(ranks):
             self.columns[rank].append(box)
-        self.before: Points = [[] for _ in ranks]
-        self.after: Points = [[] for _ in ranks]
-        self.ways: dict[Edge, list[int]] = {}
-        self._lines: dict[Edge, int] = {}
-        for source, target in sorted(edges, key=lambda edge: (ranks[edge[1]] - ranks[edge[0]], edge)):
-            self._connect(source, target, ranks)
+        self._before: dict[int, list[int]] = defaultdict(list)
+        self._after: dict[int, list[int]] = defaultdict(list)
+        self._passing: dict[tuple[int, int], int] = {}
+        self.ways = {
+            (source, target): self._way(source, target, range(ranks[source] + 1, ranks[target]))
+            for source, target in edges
+        }
 
-    def size(self, point: int) -> int:
-        """Return a point's height."""
-        return HEIGHT if point < self.count else 2
+    def _way(self, source: int, target: int, between: Iterable[int]) -> list[int]:
+        way = [source]
+        for rank in between:
+            if (source, rank) not in self._passing:
+                point = self._passing[source, rank] = self._boxes + len(self._passing)
+                self.columns[rank].append(point)
+                self._connect(way[-1], point)
+            way.append(self._passing[source, rank])
+        self._connect(way[-1], target)
+        return [*way, target]
 
-    def _connect(self, source: int, target: int, ranks: Sequence[int]) -> None:
-        between = range(ranks[source] + 1, ranks[target])
-        missing = [rank for rank in between if (source, rank) not in self._lines]
-        if len(self._lines) + len(missing) > _MAX_BENDS:
-            self.ways[source, target] = []
-            return
-        way = [self._bend(source, rank) for rank in between]
-        self.ways[source, target] = way
-        last = way[-1] if way else source
-        self.after[last].append(target)
-        self.before[target].append(last)
+    def _connect(self, point: int, following: int) -> None:
+        self._after[point].append(following)
+        self._before[following].append(point)
 
-    def _bend(self, source: int, rank: int) -> int:
-        """Return the point where the edges of a box pass a column."""
-        if (source, rank) in self._lines:
-            return self._lines[source, rank]
-        point = len(self.after)
-        last = self._lines.get((source, rank - 1), source)
-        self._lines[source, rank] = point
-        self.columns[rank].append(point)
-        self.after.append([])
-        self.before.append([last])
-        self.after[last].append(point)
-        return point
+    def order_columns(self) -> None:
+        """Sort each column by the mean position of its points' neighbours, so that few edges cross."""
+        row = {point: float(place) for column in self.columns for place, point in enumerate(column)}
+        for sweep in range(_SWEEPS):
+            near = self._after if sweep % 2 else self._before
+            for column in reversed(self.columns) if sweep % 2 else self.columns:
+                wanted = {point: fmean(map(row.__getitem__, near[point] or [point])) for point in column}
+                column.sort(key=lambda point: (wanted[point], point))
+                row.update((point, float(place)) for place, point in enumerate(column))
 
+    def heights(self) -> dict[int, float]:
+        """Return the middle of each point: as close to those before it as the distances in its column allow."""
+        heights: dict[int, float] = {}
+        for column in self.columns:
+            free, placed, wanted = 0.0, list[float](), list[float]()
+            for point, following in pairwise([*column, column[-1]] if column else []):
+                sources = self._before[point]
+                wanted.append(fmean(map(heights.__getitem__, sources)) if sources else free)
+                placed.append(max(free, wanted[-1]) if placed else wanted[-1])
+                free = placed[-1] + self._distance(point, following)
+            shift = fmean(wanted) - fmean(placed) if placed else 0.0
+            heights.update((point, height + shift) for point, height in zip(column, placed, strict=True))
+        return heights
 
-def _column_offsets(columns: Points, after: Points) -> list[int]:
-    """Return the left edge of each column."""
-    lefts = [MARGIN]
-    for column in columns[:-1]:
-        edges = sum(len(after[point]) for point in column)
-        lefts.append(lefts[-1] + WIDTH + min(_MAX_GAP, _MIN_GAP + 2 * edges))
-    return lefts
+    def _distance(self, point: int, following: int) -> float:
+        boxes = (point < self._boxes) + (following < self._boxes)
+        return boxes * HEIGHT / 2 + (_BOX_GAP if boxes == 2 else _LINE_GAP)
 
 
-def _route(edge: Edge, way: Sequence[int], ranks: Sequence[int], lefts: Sequence[int], ys: Sequence[int]) -> Route:
-    source, target = edge
-    points = [(lefts[ranks[source]] + WIDTH, ys[source])]
-    for number, point in enumerate(way, start=ranks[source] + 1):
-        points += [(lefts[number], ys[point]), (lefts[number] + WIDTH, ys[point])]
-    points.append((lefts[ranks[target]], ys[target]))
-    return Route(source, target, tuple(points))
+def _points(way: Sequence[int], lefts: Sequence[int], middles: Mapping[int, int]) -> Iterable[tuple[int, int]]:
+    """Yield the points of an edge: its source, both sides of each column between, and its target."""
+    for number, (left, point) in enumerate(zip(lefts, way, strict=False)):
+        if number:
+            yield left, middles[point]
+        if number < len(way) - 1:
+            yield left + WIDTH, middles[point]

@@ -19,7 +19,7 @@ from ...db.now import Now
 from ...models import Schedule
 from ..base import is_read_only, queue_database
 from ..change_message import describe_changes
-from ..json_field import JSON_BOX, JSONPayloadField
+from ..form_fields import JSON_BOX, JSONPayloadField
 from ..lists.search import is_unreadable
 from .filters import ScheduleProblemFilter, ScheduleStateFilter, SourceFilter
 from .form import ScheduleForm, backends

@@ -18,9 +18,9 @@ from ...models import Schedule
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...workflows.definition_registry import definition_registry
 from ..base import queue_database
+from ..form_fields import SuggestionInput
 from ..lists.registered_tasks import task_names
 from ..times import validate_date
-from ..workflows.event_form import SuggestionInput
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Schedule]

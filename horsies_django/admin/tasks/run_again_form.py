@@ -17,7 +17,7 @@ from ...core.ids import uuid7
 from ...core.option_parsers import LONGEST_DURATION
 from ...models import Task
 from ...ops.inspector.run_again import EditableCall
-from ..json_field import JSONPayloadField
+from ..form_fields import JSONPayloadField
 
 #: Lines of a box for arguments.
 MIN_LINES: Final = 3

@@ -30,7 +30,7 @@ from ..base import is_read_only, queue_database
 from ..change_message import describe_changes
 from ..charts import CHART_CSS
 from ..counted_until import counted_until
-from ..json_field import JSON_BOX, JSONPayloadField
+from ..form_fields import JSON_BOX, JSONPayloadField
 from ..latency import latency_cell, latency_of_queue
 from ..links import Links
 from ..live_columns import LiveAdmin, live_column

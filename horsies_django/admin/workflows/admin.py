@@ -47,24 +47,21 @@ from ..lists.sent_filter import SentFilter
 from ..status_text import status_badge
 from ..times import relative_time
 from .completion_reason import with_node_names
-from .event_form import EventForm
-from .filters import NameFilter, TreeFilter, WorkflowStatusFilter
 from .masking import mask_of_workflow
-from .search import HELP, parse_search
-from .workflow_actions import RETRY, WORKFLOW_ACTIONS, nodes_run_again
+from .search import HELP, NameFilter, TreeFilter, WorkflowStatusFilter, parse_search
+from .workflow_actions import RETRY, WORKFLOW_ACTIONS, EventForm, nodes_run_again
 from .workflow_page import WorkflowPage
 
 #: Columns that only the page shows.
 _LARGE_COLUMNS = ("success_policy", "result", "error")
 
 
-#: The fields of the page that are left out if their column has no value.
+#: The columns of fields with another name.
 _COLUMNS_OF: Final = {
     "shown_result": "result",
     "shown_output": "output_index",
     "shown_policy": "success_policy",
     "shown_kept_until": "kept_until",
-    **{name: name for name in ("definition_key", "unique_key", "queue_name", "priority", "is_replaced")},
 }
 
 
@@ -105,8 +102,6 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
         ),
     )
 
-    shown_sent_at = time_column("sent_at", _("sent at"))
-    shown_started_at = time_column("started_at", _("started at"))
     shown_kept_until = time_column("kept_until", _("kept until"))
 
     class Media:
@@ -119,15 +114,13 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out fields without a value, and those about subworkflows for a root workflow."""
+        fieldsets = super().get_fieldsets(request, obj)
         if obj is None:
-            return super().get_fieldsets(request, obj)
-        hidden = {name for name, column in _COLUMNS_OF.items() if getattr(obj, column) in (None, "", False)}
-        hidden |= set() if obj.depth else {"root_id", "depth"}
-        shown = [
-            (title, {**options, "fields": [name for name in options["fields"] if name not in hidden]})
-            for title, options in super().get_fieldsets(request, obj)
-        ]
-        return [(title, options) for title, options in shown if options["fields"]]
+            return fieldsets
+        hidden = {name for name in self.get_readonly_fields(request) if _is_empty(obj, _COLUMNS_OF.get(name, name))}
+        hidden |= set() if obj.depth else {"root_id"}
+        shown = [(title, [name for name in options["fields"] if name not in hidden]) for title, options in fieldsets]
+        return [(title, {"fields": names}) for title, names in shown if names]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer the large columns until a page shows them; annotate the database's current time."""
@@ -319,6 +312,12 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
         """The success policy as stored, with the names of its nodes."""
         return as_json(with_node_names(workflow, workflow.success_policy))
+
+
+def _is_empty(workflow: Workflow, column: str) -> bool:
+    """Return whether a column has no value worth a field. A position of 0 is a value."""
+    value = getattr(workflow, column)
+    return value is None or (not value and column != "output_index")
 
 
 def _ended_at(workflow: Workflow) -> datetime | None:

@@ -1,13 +1,12 @@
-"""The node that made a workflow fail, as its page says it first: its error in prose, and its task."""
+"""The node that made a workflow fail, and its error in prose."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from typing import Any, Final
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils.safestring import SafeString
 
 from ...core.mask import MASKED
@@ -16,10 +15,8 @@ from ...models import TaskAttempt, Workflow, WorkflowTask
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..formatting import as_json, cut, text_block
-from ..graph.boxes import GraphNode
 from .masking import mask_of_node
 from .node_rows import node_rows
-from .node_table import can_retry
 
 #: How many maps and subworkflows are looked into, one in the other. Takes one statement each.
 MAX_DEPTH: Final = 3
@@ -27,7 +24,9 @@ MAX_DEPTH: Final = 3
 #: Characters of a message on the page.
 MAX_MESSAGE: Final = 2_000
 
-_FAILED: Final = WorkflowTaskStatus.FAILED
+#: Large columns that the error does not need.
+_UNUSED: Final = ("kwargs", "metadata", "waits_for", "dependents", "args_from", "values_from", "ctx_from")
+_UNUSED_OF_WORKFLOW: Final = ("workflow__result", "workflow__error", "workflow__success_policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,125 +40,84 @@ class NodeError:
     traceback: SafeString | str = ""
 
 
-class OuterNode(NamedTuple):
-    """A failed map or the failed node of a subworkflow, because of something in it."""
-
-    key: int
-    position: int
-    node_id: str
-    kind: str
-    workflow: Workflow
-
-
 @dataclass(frozen=True, slots=True)
 class FailingNode:
-    """A failed node. ``inside`` are the nodes around it, from the outermost."""
+    """A failed node. ``inside`` are the maps and nodes of subworkflows around it, from the outermost."""
 
     node: WorkflowTask
-    error: NodeError
-    inside: tuple[OuterNode, ...] = ()
+    inside: list[WorkflowTask]
 
     @property
-    def workflow(self) -> Workflow:
-        """The workflow that the node belongs to: the page's own, or a subworkflow."""
-        return self.node.workflow
-
-    @property
-    def task_id(self) -> UUID | None:
-        """Its task, if it has one of its own."""
-        return self.node.task_id if self.node.kind == NodeKind.TASK else None
+    def error(self) -> NodeError:
+        """Its error."""
+        return node_error(self.node)
 
     @property
     def can_retry(self) -> bool:
-        """Whether it can be retried now. Only a damaged row has a negative position."""
-        row = {"status": self.node.status, "error_code": self.node.error_code}
-        return (
-            self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
-            and can_retry(row)
-            and self.node.task_index >= 0
-        )
+        """Whether the state of its workflow allows a retry now."""
+        return can_retry_nodes(self.node.workflow)
 
 
-def failing_node(workflow: Workflow, nodes: Sequence[GraphNode]) -> FailingNode | None:
+def can_retry_nodes(workflow: Workflow) -> bool:
+    """Return whether the state of a workflow allows its failed nodes to be retried."""
+    return workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
+
+
+def failing_node(workflow: Workflow) -> FailingNode | None:
     """Return the node that made a workflow fail, or the first one that failed so far; None if none did.
 
-    For a map it is the first item that failed, for a subworkflow the node that made that fail. ``nodes`` are those of
-    the workflow's graph. Takes one statement, and one more for each subworkflow or map in a subworkflow.
+    For a map it is the first item that failed, for a subworkflow the node that made that fail. Takes one statement, and
+    one for each map and each subworkflow around the node.
     """
-    if workflow.status == WorkflowStatus.COMPLETED:
+    name = workflow.error.get("node_id") if isinstance(workflow.error, dict) else None
+    if workflow.status == WorkflowStatus.COMPLETED or (name is None and workflow.failed_index is None):
         return None
-    named = workflow.error.get("node_id") if isinstance(workflow.error, dict) else None
-    index = workflow.failed_index
-    known = next((node for node in nodes if (node.node_id == named if named else node.position == index)), None)
-    if known is None:
-        return None if index is None else _found(_read(_failed(workflow).filter(task_index=index)), workflow)
-    inside: list[OuterNode] = []
-    node: WorkflowTask | None = None
-    outer = OuterNode(known.key, known.position, known.node_id, known.kind, workflow)
-    while len(inside) < MAX_DEPTH and (deeper := _inside(outer)) is not None:
-        inside.append(outer)
+    is_it = Q(task_index=workflow.failed_index) if name is None else Q(node_id=name)
+    node = _first_failed(node_rows(workflow).filter(is_it))
+    inside: list[WorkflowTask] = []
+    while node is not None and len(inside) < MAX_DEPTH and (deeper := _failed_in(node)) is not None:
+        inside.append(node)
         node = deeper
-        outer = OuterNode(node.pk, node.task_index, node.node_id, node.kind, node.workflow)
-    if node is None:
-        return _found(_read(_failed(workflow).filter(task_index=known.position)), workflow)
-    return _found(node, node.workflow, tuple(inside))
+    return None if node is None else FailingNode(node, inside)
 
 
-def _found(node: WorkflowTask | None, workflow: Workflow, inside: tuple[OuterNode, ...] = ()) -> FailingNode | None:
-    if node is None:
-        return None
-    node.workflow = workflow
-    return FailingNode(node, node_error(node), inside)
-
-
-def _failed(workflow: Workflow) -> QuerySet[WorkflowTask]:
-    return node_rows(workflow).filter(status=_FAILED)
-
-
-def _inside(outer: OuterNode) -> WorkflowTask | None:
-    """Return the first failed item of a map, or the node that made a subworkflow fail; None for other nodes."""
-    if outer.kind == NodeKind.MAP:
-        item = _read(_failed(outer.workflow).filter(map_index=outer.position))
-        if item is not None:
-            item.workflow = outer.workflow
-        return item
-    if outer.kind == NodeKind.SUBWORKFLOW:
-        rows = WorkflowTask.objects.using(outer.workflow._state.db).filter(
-            workflow__parent=outer.key, workflow__is_replaced=False, status=_FAILED
-        )
-        return _read(rows.select_related("workflow").defer(*(f"workflow__{name}" for name in _UNUSED_OF_WORKFLOW)))
+def _failed_in(node: WorkflowTask) -> WorkflowTask | None:
+    """Return the first failed item of a map, or the first failed node of a subworkflow; None for other nodes."""
+    if node.kind == NodeKind.MAP:
+        return _first_failed(node_rows(node.workflow).filter(map_index=node.task_index))
+    if node.kind == NodeKind.SUBWORKFLOW:
+        rows = WorkflowTask.objects.using(node._state.db)
+        return _first_failed(rows.filter(workflow__parent=node.pk, workflow__is_replaced=False))
     return None
 
 
-def _read(rows: QuerySet[WorkflowTask]) -> WorkflowTask | None:
+def _first_failed(rows: QuerySet[WorkflowTask]) -> WorkflowTask | None:
+    failed = rows.filter(status=WorkflowTaskStatus.FAILED).select_related("workflow")
     # Ordered by its position: by primary key PostgreSQL would scan the table.
-    found = with_text_columns(rows, "result").defer("result", *_UNUSED).order_by("task_index").first()
-    if found is not None:
-        decode_text_columns(found, "result")
-    node: WorkflowTask | None = found
+    readable = with_text_columns(failed, "result").defer("result", *_UNUSED, *_UNUSED_OF_WORKFLOW)
+    node: WorkflowTask | None = readable.order_by("task_index").first()
+    if node is not None:
+        decode_text_columns(node, "result")
     return node
-
-
-_UNUSED_OF_WORKFLOW: Final = ("result", "error", "success_policy")
-
-_UNUSED: Final = ("kwargs", "metadata", "waits_for", "dependents", "args_from", "values_from", "ctx_from")
 
 
 def node_error(node: WorkflowTask) -> NodeError:
     """Return the error of a failed node from its result."""
     stored = node.result.get("err") if isinstance(node.result, dict) else None
     error: Mapping[str, Any] = stored if isinstance(stored, dict) else {}
-    return _in_prose(error, node.error_code or "", _masked_data(node, error))
+    return _in_prose({"error_code": node.error_code, **error}, _masked_data(node, error))
 
 
 def attempt_error(attempt: TaskAttempt) -> NodeError:
     """Return the error of an attempt of a node's task."""
-    stored = {
-        "error_code": attempt.error_code,
-        "message": attempt.error_message,
-        "exception": {"type": attempt.exception_class, "traceback": attempt.traceback},
-    }
-    return _in_prose(stored, "", "")
+    exception = {"type": attempt.exception_class, "traceback": attempt.traceback}
+    return _in_prose({"error_code": attempt.error_code, "message": attempt.error_message, "exception": exception})
+
+
+def workflow_error(workflow: Workflow) -> NodeError | None:
+    """Return the error of a workflow that no failed node explains; what replaces it if it can't be read."""
+    error = workflow.error
+    return _in_prose(error if isinstance(error, dict) else {"message": error}) if error else None
 
 
 def _masked_data(node: WorkflowTask, error: Mapping[str, Any]) -> SafeString | str:
@@ -173,21 +131,12 @@ def _masked_data(node: WorkflowTask, error: Mapping[str, Any]) -> SafeString | s
     return as_json(mask.apply("data", value), mask)
 
 
-def workflow_error(workflow: Workflow) -> NodeError | None:
-    """Return the error of a workflow that no failed node explains; what replaces it if it can't be read."""
-    error = workflow.error
-    if isinstance(error, dict):
-        return _in_prose(error, "", "")
-    return NodeError("", message=str(error)) if isinstance(error, str) else None
-
-
-def _in_prose(error: Mapping[str, Any], code: str, data: SafeString | str) -> NodeError:
-    exception = error.get("exception")
-    exception = exception if isinstance(exception, dict) else {}
+def _in_prose(error: Mapping[str, Any], data: SafeString | str = "") -> NodeError:
+    exception = error.get("exception") or {}
     traceback = str(exception.get("traceback") or "")
     message = str(error.get("message") or exception.get("message") or "")
     return NodeError(
-        code=cut(str(error.get("error_code") or code)),
+        code=cut(str(error.get("error_code") or "")),
         exception_class=cut(str(exception.get("type") or "").removeprefix("builtins.")),
         message=message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
         data=data,

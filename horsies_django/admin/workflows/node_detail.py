@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from django.db.models import JSONField
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -14,11 +15,17 @@ from django.utils.translation import ngettext
 
 from ...core.numbers import fill_numbers
 from ...core.workflow_status import Join
-from ...models import TaskAttempt, WorkflowTask
+from ...models import Task, TaskAttempt, Workflow, WorkflowTask
+from ...ops.diagnosis import reasons_of, reasons_of_node
+from ...ops.payload_view.contents import PARTS, decode_text_columns, with_text_columns
 from ..formatting import as_json, format_time
 from .failing_node import NodeError, attempt_error, node_error
 from .masking import mask_of_node
+from .node_rows import node_rows
 from .node_table import NodeLine
+
+#: JSON columns may be huge or deeply nested, so they are read as text.
+_JSON: Final = tuple(field.name for field in WorkflowTask._meta.concrete_fields if isinstance(field, JSONField))
 
 #: Columns that the description covers, so they are not listed again.
 _SHOWN_ELSEWHERE: Final = frozenset({"workflow", "node_id", "kwargs", "result"})
@@ -35,18 +42,36 @@ class NodeDetail:
     row: list[tuple[str, Any]]
 
 
+def find_node(workflow: Workflow, place: int | None) -> WorkflowTask | None:
+    """Return the node that the page shows in detail, if any."""
+    if place is None:
+        return None
+    rows = node_rows(workflow).filter(task_index=place).order_by("task_index")
+    node: WorkflowTask | None = with_text_columns(rows, *_JSON).first()
+    if node is not None:
+        node.workflow = workflow
+        decode_text_columns(node, *_JSON)
+    return node
+
+
 def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) -> NodeDetail:
     """Return the details of a node, given its line in the table.
 
-    ``is_on_top``: the top of the page already shows its error. Takes one statement if its task waits for a retry.
+    ``is_on_top``: the top of the page already shows its error. Takes one statement if its task waits for a retry, and
+    those of :func:`~horsies_django.ops.diagnosis.reasons_of` if its task has not ended.
     """
-    failed = _failed_attempt(node) if line.error_code and not _has_error(node) else None
-    error = node_error(node) if _has_error(node) and not is_on_top else None
+    has_error = node.error_code is not None
+    attempt = _failed_attempt(node) if line.error_code and not has_error else None
+    error = node_error(node) if has_error and not is_on_top else None
     return NodeDetail(
         words=[(name, value) for name, value in _words(node, line) if value],
-        error=error if failed is None else attempt_error(failed),
-        error_heading=_("Error") if failed is None else _("Error of attempt %d") % failed.attempt,
-        values=[(name, _shown(node, column)) for name, column in _values(node)],
+        error=error if attempt is None else attempt_error(attempt),
+        error_heading=_("Error") if attempt is None else _("Error of attempt %d") % attempt.attempt,
+        values=[
+            (name, _shown(node, column))
+            for name, column in ((_("Arguments"), "kwargs"), (_("Result"), "result"))
+            if getattr(node, column) and not (column == "result" and has_error)
+        ],
         row=[
             (field.name, _shown(node, field.name))
             for field in node._meta.concrete_fields
@@ -58,17 +83,25 @@ def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) 
 def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
     yield _("State"), format_html('<span class="horsies-status horsies-status-{}">{}</span>', line.status, line.state)
     yield _("Details"), _describe_work(line)
-    yield _("Why it has not finished"), line.why
+    yield _("Why it has not finished"), " ".join(_reasons(node))
     yield _("Waits for"), _sources(line)
     yield _("Starts"), _condition(node)
     yield _("Attempts"), line.attempts
-    yield _("Started"), line.began if node.started_at else ""
+    yield _("Started"), format_time(node.started_at, exactly=False) if node.started_at else ""
     yield _("Finished"), format_time(node.completed_at, exactly=False) if node.completed_at else ""
-    yield _("Time"), format_html("{} {}", line.time, line.bar) if line.time else ""
-    yield _("Deadline"), format_time(node.good_until, exactly=False) if node.good_until else ""
-    if node.task_name:
-        yield _("Queue"), node.queue_name
-        yield _("Priority"), str(node.priority)
+    yield _("Time"), line.time if node.completed_at else ""
+
+
+def _reasons(node: WorkflowTask) -> list[str]:
+    """Return why the node has not started, or else why its task is not running."""
+    reasons = reasons_of_node(node)
+    if not reasons and node.completed_at is None and node.task_id is not None:
+        task = Task.objects.using(node._state.db).filter(pk=node.task_id).defer(*PARTS).first()
+        reasons = reasons_of(task) if task is not None else []
+    return [
+        f"{reason.words} ({format_time(reason.when, exactly=False)})" if reason.when else reason.words
+        for reason in reasons
+    ]
 
 
 def _describe_work(line: NodeLine) -> SafeString | str:
@@ -101,22 +134,11 @@ def _condition(node: WorkflowTask) -> str:
     return "; ".join(parts)
 
 
-def _values(node: WorkflowTask) -> Iterator[tuple[str, str]]:
-    if node.kwargs:
-        yield _("Arguments"), "kwargs"
-    if node.result is not None and not _has_error(node):
-        yield _("Result"), "result"
-
-
 def _failed_attempt(node: WorkflowTask) -> TaskAttempt | None:
     """Return the last attempt of its task if it ended with an error."""
     attempts = TaskAttempt.objects.using(node._state.db).filter(task=node.task_id)
     last: TaskAttempt | None = attempts.order_by("-attempt").first()
     return last if last is not None and last.error_code else None
-
-
-def _has_error(node: WorkflowTask) -> bool:
-    return node.error_code is not None or (isinstance(node.result, dict) and "err" in node.result)
 
 
 def _is_something(value: Any) -> bool:

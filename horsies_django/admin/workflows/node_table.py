@@ -1,29 +1,120 @@
-"""The node table on a workflow's page: one line per node."""
+"""The node table on a workflow's page: filtered, paged, the most urgent first, a line for each node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.utils.safestring import SafeString
+from django.db.models import Case, Q, Value, When
+from django.utils.translation import gettext as _
 
+from ...core.durations import format_duration
+from ...core.workflow_status import NodeKind
 from ...models import Workflow
-from ...ops.payload_view.contents import decode
 from ...workflows.error_codes import WorkflowCode
 from ..formatting import format_time
-from ..graph.boxes import GraphNode
-from ..graph.labels import KINDS, status_label
-from ..graph.node_times import NodeTimes, Run
-from ..graph.time_bar import time_bar
-from .node_rows import valid_indexes
-from .node_runs import attempt_runs, retried_tasks, runs_of
-from .node_state_text import node_state_text
+from ..graph.drawing import KINDS, STATES, status_label, time_of
+from .node_rows import node_rows
+
+#: Rows per page of the table.
+PAGE_SIZE: Final = 100
 
 #: Maximum number of dependencies that are named.
 _MAX_NAMED: Final = 5
+
+#: A wait for a worker below this is not worth a word.
+_SHORT_WAIT: Final = timedelta(milliseconds=50)
+
+_URGENCY_ORDER: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
+
+#: Small columns only; a node's inputs and result have a page of their own.
+_COLUMNS: Final = (
+    "pk",
+    "task_index",
+    "node_id",
+    "status",
+    "kind",
+    "started_at",
+    "completed_at",
+    "error_code",
+    "task_id",
+    "task_name",
+    "definition_key",
+    "event_name",
+    "until",
+    "run_when",
+    "skip_when",
+    "waits_for",
+    "task__attempt",
+    "task__max_retries",
+    "task__started_at",
+    "task__error_code",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFilter:
+    """The nodes in the table: all, those in one state, a map with its items, or those of a folded box.
+
+    ``after`` is the urgency and the position of the last row of the page before.
+    """
+
+    state: str = ""
+    box: int | None = None
+    after: tuple[int, int] | None = None
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str]) -> NodeFilter:
+        """Parse it from the page's query parameters; invalid values select nothing."""
+        state = query.get("state", "")
+        urgency, place = (parse_index(part) for part in query.get("after", "").partition(".")[::2])
+        after = None if urgency is None or place is None else (urgency, place)
+        return cls(state if state in STATES else "", parse_index(query.get("of")), after)
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether anything is selected."""
+        return bool(self.state) or self.box is not None
+
+
+def parse_index(text: str | None) -> int | None:
+    """Parse a position of a node; None if it is invalid."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def page_rows(
+    workflow: Workflow, choice: NodeFilter, folded: Collection[int] = ()
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return a page of the table, and the ``after`` of the next one. ``folded`` are the positions in a folded box."""
+    rows = node_rows(workflow)
+    if choice.state:
+        rows = rows.filter(status=choice.state)
+    if choice.box is not None:
+        rows = rows.filter(Q(task_index__in=folded) if folded else Q(map_index=choice.box) | Q(task_index=choice.box))
+    head = [When(task_index=choice.box, then=Value(0))] if choice.box is not None and not folded else []
+    states = [When(status=state, then=Value(number)) for number, state in enumerate(_URGENCY_ORDER, 1)]
+    ranked = rows.annotate(urgency=Case(*head, *states, default=Value(len(_URGENCY_ORDER))))
+    if choice.after is not None:
+        urgency, place = choice.after
+        ranked = ranked.filter(Q(urgency__gt=urgency) | Q(urgency=urgency, task_index__gt=place))
+    # Only the keys are sorted: to sort all columns, PostgreSQL would read the whole table.
+    places = ranked.order_by("urgency", "task_index").values_list("pk", "urgency", "task_index")[: PAGE_SIZE + 1]
+    keys = list(places)
+    found = {row["pk"]: row for row in node_rows(workflow).filter(pk__in=[key for key, *_ in keys]).values(*_COLUMNS)}
+    after = "{}.{}".format(*keys[PAGE_SIZE - 1][1:]) if len(keys) > PAGE_SIZE else None
+    return [found[key] for key, *_ in keys[:PAGE_SIZE] if key in found], after
+
+
+def find_row(workflow: Workflow, place: int) -> dict[str, Any] | None:
+    """Return one node's row of the table."""
+    # Ordered explicitly: by primary key PostgreSQL would scan the table.
+    row: dict[str, Any] | None = (
+        node_rows(workflow).filter(task_index=place).order_by("task_index").values(*_COLUMNS).first()
+    )
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +131,8 @@ class NodeLine:
     attempts: str
     is_retried: bool
     began: str
-    time: SafeString | str
-    bar: SafeString | str
-    why: str
-    waits_for: tuple[tuple[int, str], ...]
+    time: str
+    waits_for: list[tuple[int, str]]
     more: int
     error_code: str
     is_conditional: bool
@@ -61,30 +150,23 @@ class NodeTable:
     def __init__(
         self,
         workflow: Workflow,
-        nodes: Sequence[GraphNode],
-        now: datetime | None,
         address: Callable[[str, int, int, UUID | None], str],
         retry: Callable[[int], str] | None,
     ) -> None:
         self._workflow = workflow
-        self._labels = {node.position: node.label for node in nodes}
-        self._runs = {node.key: node.runs for node in nodes}
-        self._now = now
         self._address = address
         self._retry = retry
 
     def lines(self, rows: Sequence[Mapping[str, Any]]) -> list[NodeLine]:
-        """Return the lines of rows. Takes one statement if items of maps among them were retried."""
-        unknown = [row for row in rows if row["pk"] not in self._runs]
-        attempts = attempt_runs(self._workflow._state.db, retried_tasks(unknown))
-        self._runs |= {row["pk"]: runs_of(row, self._now, attempts) for row in unknown}
-        return [self._line(row, self._runs[row["pk"]]) for row in rows]
+        """Return the lines of rows. Takes one statement if any of them has dependencies."""
+        places = {place for row in rows for place in row["waits_for"][:_MAX_NAMED]}
+        nodes = node_rows(self._workflow).filter(task_index__in=places)
+        names: dict[int, str] = dict(nodes.values_list("task_index", "node_id")) if places else {}
+        return [self._line(row, names) for row in rows]
 
-    def _line(self, row: Mapping[str, Any], runs: tuple[Run, ...] | None) -> NodeLine:
-        sources = valid_indexes(decode(row["waits_text"]))
-        is_over = row["status"] in ("SKIPPED", "PENDING", "READY")
-        began = row["started_at"]
-        times = None if is_over else NodeTimes.of(began, row["completed_at"], self._now, runs)
+    def _line(self, row: Mapping[str, Any], names: Mapping[int, str]) -> NodeLine:
+        attempt, max_retries = row["task__attempt"] or 0, row["task__max_retries"] or 0
+        began, waits_for = row["started_at"], row["waits_for"]
         return NodeLine(
             index=row["task_index"],
             node_id=row["node_id"],
@@ -93,28 +175,31 @@ class NodeTable:
             state=status_label(row["status"]),
             task=row["task_name"] or row["definition_key"] or row["event_name"] or "",
             address=self._address(row["kind"], row["pk"], row["task_index"], row["task_id"]),
-            attempts=format_attempts(row),
-            is_retried=(row["task__attempt"] or 0) > 1,
-            began=format_time(began, exactly=False) if began else "",
-            time=times.words(tag="span") if times else "",
-            bar=time_bar(times),
-            why=node_state_text(self._workflow, row),
-            waits_for=tuple((source, self._labels.get(source, f"#{source}")) for source in sources[:_MAX_NAMED]),
-            more=max(0, len(sources) - _MAX_NAMED),
+            attempts=f"{attempt}/{max(attempt, max_retries + 1)}" if attempt else "",
+            is_retried=attempt > 1,
+            began=format_time(began, exactly=False) if began and row["completed_at"] else "",
+            time=_time(row),
+            waits_for=[(place, names[place]) for place in waits_for[:_MAX_NAMED] if place in names],
+            more=max(0, len(waits_for) - _MAX_NAMED),
             error_code=row["error_code"] or (row["task__error_code"] if row["completed_at"] is None else "") or "",
             is_conditional=row["run_when"] is not None or row["skip_when"] is not None,
-            retry=self._retry(row["task_index"]) if self._retry and can_retry(row) and row["task_index"] >= 0 else "",
+            retry=self._retry(row["task_index"]) if self._retry and can_retry(row) else "",
         )
+
+
+def _time(row: Mapping[str, Any]) -> str:
+    """Return how long a node took, and how long of that its task waited to start if it had one attempt only."""
+    ready, began, ended = row["started_at"], row["task__started_at"], row["completed_at"]
+    if ended is None and row["until"] is not None:
+        return _("until %s") % format_time(row["until"], exactly=False)
+    is_single = row["kind"] == NodeKind.TASK and row["task__attempt"] == 1
+    if is_single and ready and began and ended and began - ready >= _SHORT_WAIT:
+        waited, ran = _("waited %s") % format_duration(began - ready), _("ran %s") % format_duration(ended - began)
+        return f"{waited}, {ran}"
+    return time_of(row["status"], ready, ended)
 
 
 def can_retry(row: Mapping[str, Any]) -> bool:
     """Return whether the node failed, or was skipped for a reason other than its own condition."""
     is_skipped: bool = row["status"] == "SKIPPED" and row["error_code"] != WorkflowCode.CONDITION_NOT_MET
     return row["status"] == "FAILED" or is_skipped
-
-
-def format_attempts(row: Mapping[str, Any]) -> str:
-    """Return the attempts of its task, made and allowed."""
-    if not row["task__attempt"]:
-        return ""
-    return f"{row['task__attempt']}/{max(row['task__attempt'], (row['task__max_retries'] or 0) + 1)}"

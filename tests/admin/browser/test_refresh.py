@@ -56,7 +56,7 @@ def test_a_workflow_page_refreshes_until_the_workflow_ends(browser, worker, tmp_
     worker()
     browser.go("workflow_change", handle.id)
     mark(browser)
-    selector = ".horsies-graph:not(.horsies-bars) .horsies-is-completed"
+    selector = ".horsies-graph .horsies-is-completed"
 
     def completed():
         return len(browser.driver.find_elements(By.CSS_SELECTOR, selector))
@@ -146,13 +146,13 @@ def test_a_task_page_shows_the_end_of_its_task_without_a_reload(browser, drain):
 
 @pytest.mark.nightly
 def test_a_refresh_of_a_graph_keeps_the_focus_on_its_node(browser, drain):
-    nodes = tasks.noop.node(node_id="one")(), tasks.noop.node(node_id="two")()
-    browser.go("workflow_change", Workflow("two", nodes[0] >> nodes[1]).start().id)
+    one, two, three = (tasks.noop.node(node_id=name)() for name in ("one", "two", "three"))
+    browser.go("workflow_change", Workflow("three", one >> two >> three).start().id)
     browser.tab_into("#horsies-flow-graph a")
 
     drain()
 
-    browser.await_text("2 of 2 nodes have finished")
+    browser.await_text("3 of 3 nodes have finished")
     focused = browser.driver.switch_to.active_element
     assert focused.accessible_name.startswith("one, Completed")
 

@@ -1,11 +1,14 @@
-"""The form field for JSON columns and payloads."""
+"""Fields of forms: JSON columns and payloads, and a text with suggestions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from django import forms
 from django.forms.fields import InvalidJSONInput
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 
 #: HTML attributes of a box for JSON.
 JSON_BOX: Final = {"class": "vLargeTextField", "rows": 4, "spellcheck": "false"}
@@ -28,3 +31,15 @@ class JSONPayloadField(forms.JSONField):
     def bound_data(self, data: Any, initial: Any) -> Any:
         """Redisplay the input as typed, because the parsed value may not be serializable again."""
         return None if data is None else InvalidJSONInput(data)
+
+
+class SuggestionInput(forms.TextInput):
+    """A text input with suggestions from the browser."""
+
+    suggestions: Sequence[str] = ()
+
+    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
+        """Add the list of suggestions after the input."""
+        line = super().render(name, value, {**(attrs or {}), "list": f"{name}-offered"}, renderer)
+        options = format_html_join("", '<option value="{}">', ((text,) for text in self.suggestions))
+        return format_html('{}<datalist id="{}-offered">{}</datalist>', line, name, options)
