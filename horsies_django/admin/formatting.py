@@ -115,12 +115,10 @@ def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
     )
 
 
-def masked_json(
-    name: str, value: Any, mask: Mask, size: int, address: str, *, is_folded: bool = False
-) -> SafeString | str:
+def masked_json(name: str, value: Any, mask: Mask, size: int, address: str) -> SafeString | str:
     """Return ``value`` as indented JSON with sensitive keys hidden.
 
-    ``name`` is the prefix of the elements' ids. The block is folded if it is long or ``is_folded``. A value that is too
+    ``name`` is the prefix of the elements' ids. The block is folded if it is long. A value that is too
     long is truncated: ``size`` is its number of characters in the table, and ``address`` is the URL of the whole value.
     """
     if value is None:
@@ -133,7 +131,7 @@ def masked_json(
         shown = format_html(
             '{}<p class="horsies-more">{} <a href="{}">{}</a></p>', shown, words, address, _("Download")
         )
-    if len(text) <= FOLD_ABOVE and not is_folded:
+    if len(text) <= FOLD_ABOVE:
         return shown
     words = _("Show (%(size)s)") % {"size": filesizeformat(size)}
     return format_html('<details id="horsies-value-{}"><summary>{}</summary>{}</details>', name, words, shown)

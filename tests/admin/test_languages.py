@@ -207,7 +207,7 @@ EXPECTED_TEXTS = {
     "index": ("Background tasks", "overview", "queues", "workers", "heartbeats"),
     "overview": ("Tasks by state", "Last hour, by minute", "What fails most", "Pause updates"),
     "tasks": ("internal steps", "Retry selected tasks", "last 24 hours", "Due", "run time, attempts"),
-    "task 1": ("Why it is not running", "It is scheduled and not due yet.", "Run now", "Timeline"),
+    "task 1": ("Why it is not running", "It is scheduled and not due yet.", "Run now"),
     "task 3": ("Failed", "Retry", "Options"),
     "ask move": ("From −100 to 100; higher runs first. Empty: unchanged.",),
     "workflows": ("top-level", "Pause selected workflows", "id, sent"),

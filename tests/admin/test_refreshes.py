@@ -145,10 +145,8 @@ def test_an_unchanged_running_task_is_answered_with_304(operator):
 
     with travel(seconds=2):
         assert refresh(operator, url, first["ETag"]).status_code == 304
-    with travel(seconds=900):
-        assert refresh(operator, url, first["ETag"]).status_code == 200
     html = first.content.decode()
-    for part in ("field-page_run", "horsies-steps-table", "horsies-beats-table"):
+    for part in ("field-page_run", "horsies-beats-table"):
         assert "data-horsies-age" in html.partition(part)[2][:2_000], part
 
 

@@ -1,17 +1,18 @@
-"""The latest attempts and heartbeats on a task's page."""
+"""The error, the latest attempts with their timeline, and the heartbeats on a task's page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Final
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ...core.durations import format_duration
-from ...core.status import BeatRole
+from ...core.status import AttemptOutcome, BeatRole
 from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...ops.payload_view.contents import contents_of
 from ..errors.links import same_error_link
@@ -22,6 +23,10 @@ from ..times import relative_time
 #: Maximum number of attempts, and of heartbeats, on a page.
 MAX_ATTEMPTS: Final = 50
 MAX_HEARTBEATS: Final = 10
+
+#: The width of the timeline, and the least of a bar, in units of its SVG.
+WIDTH: Final = 1_000
+MIN_WIDTH: Final = 3
 
 #: Maximum characters of an error message on the page.
 MAX_MESSAGE: Final = 4_000
@@ -37,6 +42,7 @@ class AttemptRow:
     row: TaskAttempt
     again: str
     started: str
+    waited: str
     ran: str
     worker: SafeString | str
     process: str
@@ -81,26 +87,13 @@ def latest_attempts(task: Task) -> list[TaskAttempt]:
 
 
 def error_of(task: Task) -> ErrorText | None:
-    """Return the error of a task that failed, or that waits for a retry; None for any other task.
-
-    For a retry it is that of the latest attempt. So it is for a failed task, whose row has the same code and message;
-    but without an attempt, they and the traceback come from its result.
-    """
-    is_retrying = bool(task.retry_count) and task.finished_at is None
-    if not (task.error_code or is_retrying):
-        return None
-    latest = latest_attempts(task)[-1:]
-    found = _error_of_attempt(latest[0]) if latest else ErrorText("", task.error_code or "", "", "")
-    if not task.error_code or task.finished_at is None:
-        return found if latest else None
-    contents = contents_of(task)
-    has_same = not contents.traceback or found.traceback == contents.traceback
-    return ErrorText(
-        cut(contents.exception_type) or (found.kind if has_same else ""),
-        task.error_code,
-        str(contents.error.get("message") or ""),
-        contents.traceback or found.traceback,
-    )
+    """Return the error in the result of a failed task, or that of the latest attempt of one that waits for a retry."""
+    if task.error_code and task.finished_at is not None:
+        contents = contents_of(task)
+        message = str(contents.error.get("message") or "")
+        return ErrorText(cut(contents.exception_type), task.error_code, message, contents.traceback)
+    latest = latest_attempts(task)[-1:] if task.retry_count and task.finished_at is None else []
+    return _error_of_attempt(latest[0]) if latest else None
 
 
 def is_single_run(task: Task) -> bool:
@@ -114,12 +107,7 @@ def attempt_rows(task: Task, links: Links) -> list[AttemptRow]:
     """Return the latest attempts for the page, newest first; none if the page shows the only one as the task itself."""
     if is_single_run(task):
         return []
-    shown = [_shown(task, attempt, links) for attempt in latest_attempts(task)]
-    top = error_of(task)
-    if shown and top is not None and (own := shown[-1].error) is not None:
-        is_same = (own.code, own.message, own.traceback) == (top.code, top.message, top.traceback)
-        shown[-1] = replace(shown[-1], error=None, is_shown_above=True) if is_same else shown[-1]
-    return shown[::-1]
+    return [_shown(task, attempt, links) for attempt in latest_attempts(task)[::-1]]
 
 
 def process_of(attempt: TaskAttempt) -> str:
@@ -142,21 +130,72 @@ def _retry_text(task: Task, attempt: TaskAttempt) -> str:
 
 
 def _shown(task: Task, attempt: TaskAttempt, links: Links) -> AttemptRow:
-    error = _error_of_attempt(attempt)
+    error, top = _error_of_attempt(attempt), error_of(task)
+    is_shown_above = attempt.attempt == task.attempt and top is not None and top.code == error.code
     key = f"horsies-traceback-text-{attempt.attempt}"
     return AttemptRow(
         attempt,
         _retry_text(task, attempt),
         format_time(attempt.started_at),
+        format_duration(attempt.started_at - attempt.due_at),
         format_duration(attempt.finished_at - attempt.started_at),
         links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
         process_of(attempt),
-        error if any((error.kind, error.code, error.message, error.traceback)) else None,
+        error if error.code and not is_shown_above else None,
         text_block(error.traceback, end=True, key=key) if error.traceback else "",
         key,
         same_error_link(attempt.fingerprint, links),
-        is_shown_above=False,
+        is_shown_above,
     )
+
+
+class Bar(NamedTuple):
+    """A wait or a run in the timeline of attempts. ``kind`` is its CSS class; ``x`` and ``width`` are in units."""
+
+    kind: str
+    took: timedelta
+    x: float
+    width: float
+
+
+#: What the kinds of bars are called in the legend.
+KINDS: Final = {
+    "later": gettext_lazy("Waiting until due"),
+    "waits": gettext_lazy("Waiting for a worker"),
+    "runs": gettext_lazy("Running"),
+    "fails": gettext_lazy("Running, failed"),
+}
+
+
+def timeline(task: Task, attempts: Sequence[TaskAttempt]) -> tuple[list[Bar], list[tuple[str, Any, str]]]:
+    """Return the waits and runs of several attempts as bars, and each kind with its words and its total duration.
+
+    A single attempt has no timeline.
+    """
+    if len(attempts) < 2:
+        return [], []
+    since = task.sent_at if attempts[0].attempt == 1 else attempts[0].due_at
+    steps = list[tuple[str, timedelta]]()
+    for attempt in attempts:
+        kind = "runs" if attempt.outcome == AttemptOutcome.COMPLETED else "fails"
+        for name, until in (("later", attempt.due_at), ("waits", attempt.started_at), (kind, attempt.finished_at)):
+            if until > since:
+                steps.append((name, until - since))
+                since = until
+    totals = {kind: sum((took for name, took in steps if name == kind), timedelta()) for kind in KINDS}
+    legend = [(kind, words, format_duration(totals[kind])) for kind, words in KINDS.items() if totals[kind]]
+    return _side_by_side(steps), legend
+
+
+def _side_by_side(steps: Sequence[tuple[str, timedelta]]) -> list[Bar]:
+    """Return bars as wide as the steps are long, with a minimum width."""
+    total = sum((took for _kind, took in steps), timedelta())
+    free, x, bars = max(WIDTH - MIN_WIDTH * len(steps), 0), 0.0, []
+    for kind, took in steps:
+        width = MIN_WIDTH + free * (took / total)
+        bars.append(Bar(kind, took, round(x, 2), round(width, 2)))
+        x += width
+    return bars
 
 
 def latest_heartbeats(task: Task) -> list[Heartbeat]:

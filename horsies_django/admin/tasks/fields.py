@@ -74,26 +74,11 @@ class TaskFields(RunAgainAdmin):
         link = _links(task).to_list(Task, task.queue_name, queue_name=task.queue_name)
         return with_pause(link, task)
 
-    @admin.display(description=_("priority"))
-    def page_priority(self, task: Task) -> int:
-        """The priority."""
-        return task.priority
-
     @admin.display(description=_("attempts"))
     def page_attempts(self, task: Task) -> str:
         """Attempts made and allowed. ``Retry`` and operators may add attempts."""
         numbers = {"made": task.attempt, "allowed": max(task.attempt, task.max_retries + 1)}
         return gettext("%(made)d of %(allowed)d") % numbers
-
-    @admin.display(description=_("claim"))
-    def page_claim(self, task: Task) -> int:
-        """The claim number."""
-        return task.claim
-
-    @admin.display(description=_("function type"))
-    def page_kind(self, task: Task) -> str:
-        """The kind of slot that it takes."""
-        return gettext("coroutine") if task.is_async else gettext("function")
 
     @admin.display(description=_("timeout"))
     def page_timeout(self, task: Task) -> str:
@@ -229,15 +214,15 @@ class TaskFields(RunAgainAdmin):
 
     def _value(self, task: Task, part: str) -> SafeString | str:
         contents = contents_of(task)
-        value = contents.visible_result() if part == "result" else contents.visible(part)
-        name = f"{self.admin_site.name}:{self._url_name('download')}"
-        address = reverse(name, args=[task.pk, part])
-        is_folded = part == "result" and bool(contents.error)  # the error is already at the top of the page
-        shown = masked_json(part, value, contents.mask, contents.size(part), address, is_folded=is_folded)
+        value = contents.visible(part)
+        shown = masked_json(part, value, contents.mask, contents.size(part), self._download_url(task, part))
         button = copy_button(gettext("Copy"), target=f"horsies-text-{part}", show_label=True)
         return (
             format_html('<div class="horsies-copied">{}{}</div>', shown, button) if contents.is_filled(part) else shown
         )
+
+    def _download_url(self, task: Task, part: str) -> str:
+        return reverse(f"{self.admin_site.name}:{self._url_name('download')}", args=[task.pk, part])
 
     def _url_name(self, page: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{page}"

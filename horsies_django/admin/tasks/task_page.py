@@ -18,7 +18,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import format_duration
+from ...core.compat import task_backends
 from ...core.results import OperationalCode
 from ...core.status import TaskStatus
 from ...db.now import Now
@@ -27,16 +27,16 @@ from ...ops.diagnosis import Reason, RelatedRow, reasons_of
 from ...ops.diagnosis.not_retried import why_not_retried
 from ...ops.diagnosis.reason import HELD_FOR, and_more
 from ...ops.inspector.task_states import State, state_of
-from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
+from ...ops.payload_view.contents import PARTS, contents_of, error_data, with_payload_texts
 from ..ages import counted
 from ..copy_button import COPY_CSS, COPY_JS
-from ..drawn_time import drawn_until
 from ..errors.links import same_error_link
-from ..formatting import format_time, text_block
+from ..formatting import format_time, masked_json, text_block
 from ..links import Links
 from ..times import relative_time
 from .attempts import (
     MAX_MESSAGE,
+    WIDTH,
     attempt_rows,
     error_of,
     heartbeat_rows,
@@ -44,11 +44,11 @@ from .attempts import (
     latest_attempts,
     latest_heartbeats,
     process_of,
+    timeline,
 )
 from .columns import IS_QUEUE_PAUSED
 from .fields import TaskFields
 from .run_again import URL_NAME, linked_tasks
-from .timeline import MAX_UNFOLDED, WIDTH, bars_of, legend_of, steps_of
 
 #: The id of the block with the traceback at the top of the page.
 TRACEBACK: Final = "horsies-traceback-text"
@@ -108,7 +108,7 @@ STATE: Final = Section(
         "page_wait",
         "page_run",
         "page_queue",
-        "page_priority",
+        "priority",
         "page_worker",
         "page_process",
         "page_workflow",
@@ -135,9 +135,7 @@ OPTIONS: Final = Section(
         "unique_key",
         "page_unique",
         "page_group",
-        "page_kind",
         "backend",
-        "page_claim",
         "page_name",
         "page_metadata",
         "page_checkpoint",
@@ -174,10 +172,10 @@ class TaskPage(TaskFields):
 
     def _is_filled(self, name: str, task: Any) -> bool:
         column = name.removeprefix("page_")
-        if column in PARTS:
-            return contents_of(task).is_filled(column)
         if column in _CONDITIONS:
             return _CONDITIONS[column](task)
+        if column in PARTS:
+            return contents_of(task).is_filled(column)
         value = getattr(task, _COLUMNS.get(column, column), True)
         return value is not None and value != ""
 
@@ -211,27 +209,22 @@ class TaskPage(TaskFields):
         task.page_links = links
         task.page_node = _node_of(task)
         task.page_reruns = linked_tasks(task, links) if task.finished_at is not None else ""
-        reasons = reasons_of(task, task.read_at)
-        reason_rows = [_reason_row(task, reason, task.read_at, links) for reason in reasons]
         attempts = latest_attempts(task)
         beats = latest_heartbeats(task) if _has_relevant_beats(task) else []
         links.load_existing(Worker, _workers(task, attempts, beats), task._state.db)
-        steps = steps_of(task, attempts, task.read_at, reasons)
-        legend = legend_of(steps)
+        bars, legend = timeline(task, attempts)
         return {
             "live": task.finished_at is None,
             "error": self._error(task, attempts, links),
-            "reasons": reason_rows,
+            "reasons": [_reason_row(task, reason, links) for reason in reasons_of(task, task.read_at)],
             "sections": {
                 section.key: {"title": section.title, "fields": self._fields(section, task), "is_live": section.is_live}
                 for section in (STATE, ARGUMENTS, RESULT, OPTIONS)
             },
             "zone": str(get_current_timezone()),
-            "steps": [(step, format_duration(step.since - task.sent_at)) for step in steps],
-            "has_many_steps": len(steps) > MAX_UNFOLDED,
-            "legend": legend if len(legend) < len(steps) else [],
-            "bars": bars_of(steps, drawn_until(task.sent_at, task.read_at)),
-            "picture_width": WIDTH,
+            "bars": bars,
+            "legend": legend,
+            "width": WIDTH,
             "attempts": attempt_rows(task, links),
             "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
             "max_message": MAX_MESSAGE,
@@ -246,12 +239,22 @@ class TaskPage(TaskFields):
         last = attempts[-1] if attempts else None
         return {
             "text": error,
+            "data": self._error_data(task),
             "attempt": last.attempt if last is not None and task.finished_at is None else None,
             "traceback": text_block(error.traceback, end=True, key=TRACEBACK) if error.traceback else "",
             "traceback_key": TRACEBACK,
             "same_error": same_error_link(task.fingerprint, links),
             "not_retried": why_not_retried(task, last if last is None or last.attempt == task.attempt else None),
         }
+
+    def _error_data(self, task: Task) -> SafeString | str:
+        """Return the data of the error of a failed task, masked; the download of its result has all of it."""
+        contents = contents_of(task)
+        if contents.error.get("data") is None:
+            return ""
+        data = error_data(contents.stored("result"), contents.mask)
+        address = self._download_url(task, "result")
+        return masked_json("error-data", data, contents.mask, contents.size("result"), address)
 
     def download_view(self, request: HttpRequest, object_id: str, part: str) -> HttpResponse:
         """Return a whole value as plain text, masked as on the page."""
@@ -315,7 +318,9 @@ _CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "status": lambda task: True,
     "attempts": lambda task: True,
     "policy": lambda task: True,
-    "kind": lambda task: True,
+    "priority": lambda task: task.priority != 0,
+    "backend": lambda task: {*task_backends.settings} != {task.backend},
+    "result": lambda task: not contents_of(task).error and contents_of(task).is_filled("result"),
     "id": lambda task: True,
     "name": lambda task: True,
     "enqueued_at": _is_due_shown,
@@ -331,7 +336,6 @@ _CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "scheduled_for": lambda task: contents_of(task).slot is not None,
     "run_after": lambda task: task.run_after is not None and task.run_after != task.enqueued_at,
     "retention": lambda task: task.retention is not None or bool(task.retention_by_state),
-    "claim": lambda task: task.claim > task.attempt,
 }
 
 
@@ -352,7 +356,8 @@ class ReasonRow:
     links: SafeString
 
 
-def _reason_row(task: Task, reason: Reason, now: datetime, links: Links) -> ReasonRow:
+def _reason_row(task: Any, reason: Reason, links: Links) -> ReasonRow:
+    now = task.read_at
     about = [_related(row, now, links) for row in reason.about]
     about += [and_more(reason.more)] if reason.more else []
     is_on_page = reason.when in (task.enqueued_at, task.good_until)  # in the section of the state

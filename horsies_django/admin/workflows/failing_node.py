@@ -9,10 +9,9 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 from django.utils.safestring import SafeString
 
-from ...core.mask import MASKED
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import TaskAttempt, Workflow, WorkflowTask
-from ...ops.payload_view.contents import decode_text_columns, with_text_columns
+from ...ops.payload_view.contents import decode_text_columns, error_data, with_text_columns
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..formatting import as_json, cut, text_block
 from .masking import mask_of_node
@@ -105,7 +104,9 @@ def node_error(node: WorkflowTask) -> NodeError:
     """Return the error of a failed node from its result."""
     stored = node.result.get("err") if isinstance(node.result, dict) else None
     error: Mapping[str, Any] = stored if isinstance(stored, dict) else {}
-    return _in_prose({"error_code": node.error_code, **error}, _masked_data(node, error))
+    mask = mask_of_node(node)
+    data = None if error.get("data") is None else error_data(node.result, mask)
+    return _in_prose({"error_code": node.error_code, **error}, "" if data is None else as_json(data, mask))
 
 
 def attempt_error(attempt: TaskAttempt) -> NodeError:
@@ -118,17 +119,6 @@ def workflow_error(workflow: Workflow) -> NodeError | None:
     """Return the error of a workflow that no failed node explains; what replaces it if it can't be read."""
     error = workflow.error
     return _in_prose(error if isinstance(error, dict) else {"message": error}) if error else None
-
-
-def _masked_data(node: WorkflowTask, error: Mapping[str, Any]) -> SafeString | str:
-    """Return the data of an error as JSON, masked under each name that leads to it."""
-    if (value := error.get("data")) is None:
-        return ""
-    mask = mask_of_node(node)
-    for name, around in (("result", node.result), ("err", error)):
-        if mask.apply(name, around) is not around:
-            return as_json(MASKED)
-    return as_json(mask.apply("data", value), mask)
 
 
 def _in_prose(error: Mapping[str, Any], data: SafeString | str = "") -> NodeError:

@@ -12,7 +12,7 @@ from django.db.models.functions import Cast
 from django.utils.translation import gettext as _
 
 from ...core.headers import slot_in
-from ...enqueue.masking import Mask, mask_of
+from ...enqueue.masking import MASKED, Mask, mask_of
 from ...models import Task
 from .argument_order import in_call_order
 from .json_text import chunks
@@ -124,6 +124,18 @@ class Contents:
         if part not in self._values:
             self._values[part] = decode(getattr(self._task, PARTS[part], None))
         return self._values[part]
+
+
+def error_data(result: Any, mask: Mask) -> Any:
+    """Return the data of the error in a result, masked if any name that leads to it is; None if it has none."""
+    value = result
+    for name, key in (("result", "err"), ("err", "data")):
+        if mask.apply(name, value) is not value:
+            return MASKED
+        value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            return None
+    return mask.apply("data", value)
 
 
 class _Unreadable(str):
