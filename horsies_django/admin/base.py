@@ -19,7 +19,6 @@ from django.utils.text import capfirst
 from ..core.compat import task_backends
 from ..enqueue.backend import HorsiesBackend
 from ..models import Task
-from ..ops.keyset.estimate import MAX_COUNTED
 from .links import can_view
 from .live import answer_unchanged
 
@@ -59,6 +58,9 @@ def is_read_only() -> bool:
     backends = (task_backends[alias] for alias in (backends_on(database) if database else ()))
     return any(isinstance(backend, HorsiesBackend) and backend.parsed.options.admin.read_only for backend in backends)
 
+
+#: Upper bound for counts that a page shows in passing.
+MAX_COUNTED: Final = 10_000
 
 #: Apps that replace the admin's look. Each has a style sheet of ours.
 SKINS: Final = ("unfold", "jazzmin")

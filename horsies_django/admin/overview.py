@@ -47,10 +47,10 @@ TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
     ("scheduled", gettext_lazy("Scheduled"), gettext_lazy("to run later"), {"state": "scheduled"}),
     ("retrying", gettext_lazy("Retrying"), gettext_lazy("waiting for the next attempt"), {"state": "retrying"}),
     ("overdue", gettext_lazy("Overdue"), gettext_lazy("past the deadline"), {"trouble": "overdue"}),
-    ("completed", gettext_lazy("Completed"), "", {"status__exact": "COMPLETED"}),
-    ("failed", gettext_lazy("Failed"), "", {"status__exact": "FAILED"}),
-    ("cancelled", gettext_lazy("Cancelled"), "", {"status__exact": "CANCELLED"}),
-    ("expired", gettext_lazy("Expired"), "", {"status__exact": "EXPIRED"}),
+    ("completed", gettext_lazy("Completed"), "", {"state": "completed"}),
+    ("failed", gettext_lazy("Failed"), "", {"state": "failed"}),
+    ("cancelled", gettext_lazy("Cancelled"), "", {"state": "cancelled"}),
+    ("expired", gettext_lazy("Expired"), "", {"state": "expired"}),
 )
 
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from ..ops.metrics.history import attempt_history
 from ..ops.metrics.periods import HOUR, Period
 from .charts import Chart, attempt_urls, grouped_chart, outcome_chart
-from .lists.registered_tasks import task_names
+from .lists.name_filters import task_names
 from .periods import CHART_PERIODS, PARAMETER, TEXTS, chosen_period
 
 #: What a bar can be divided by: the label, and the column of the roll-ups and of the task list.

@@ -250,7 +250,7 @@ def test_all_failed_tasks_of_an_error_are_retried_after_a_confirmation(staff, dr
 
     assert asked.status_code == 200
     html = asked.content.decode()
-    assert "Retry 3 failed tasks?" in text_of(html)
+    assert "Retry 3 tasks?" in text_of(html)
     assert "error: ValueError in tests.admin.test_errors_admin.charge" in text_of(html)
     assert Task.objects.filter(status="FAILED").count() == 4
     assert client.post(address, hidden(html)).status_code == 302
@@ -267,7 +267,7 @@ def test_retrying_tasks_of_an_error_are_run_now_or_cancelled(staff, drain):
 
     address, fields = offered["Cancel 2 retrying tasks"]
     html = client.post(address, fields).content.decode()
-    assert "Cancel 2 pending tasks?" in text_of(html)
+    assert "Cancel 2 tasks?" in text_of(html)
     assert client.post(address, hidden(html)).status_code == 302
 
     assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
@@ -283,7 +283,7 @@ def test_thousands_are_counted_to_the_end_and_deleted_only_after_their_number_is
     address, fields = buttons(get(client, page_of("a" * 12)))["Delete 1,001 failed tasks"]
 
     html = client.post(address, fields).content.decode()
-    assert "Delete 1,001 failed tasks?" in text_of(html)
+    assert "Delete 1,001 tasks?" in text_of(html)
     assert "Type 1,001 to confirm:" in text_of(html)
     assert "The number does not match." in client.post(address, hidden(html) | {"typed": "1000"}).content.decode()
     assert Task.objects.count() == 1_002

@@ -191,7 +191,8 @@ def test_oldest_first_shows_each_task_once_in_order_and_back(staff):
     client = staff("view_task")
 
     pages = walk(client, ["Newer"], sort="oldest")
-    last = next(link.url for link in shown(client, sort="oldest").page_links if link.label == "Newest")
+    second = shown(client, sort="oldest", after=keys[49])
+    last = next(link.url for link in second.page_links if link.label == "Newer")
     back = walk(client, ["Older"], start=last)
 
     assert [*chain(*pages)] == keys

@@ -99,10 +99,10 @@ def test_each_state_has_a_tile_that_links_to_its_list(staff, drain):
         "state=scheduled": "0",
         "state=retrying": "0",
         "trouble=overdue": "0",
-        "status__exact=COMPLETED": "0",
-        "status__exact=FAILED": "1",
-        "status__exact=CANCELLED": "0",
-        "status__exact=EXPIRED": "0",
+        "state=completed": "0",
+        "state=failed": "1",
+        "state=cancelled": "0",
+        "state=expired": "0",
     }
     assert "No worker is online" in html
 

@@ -99,7 +99,7 @@ def test_a_page_scans_a_bounded_range_and_the_next_page_continues(staff, monkeyp
     make_many(100, status="FAILED")
     few += make_many(3, status="FAILED", queue_name="few")
     client = staff("view_task")
-    query = {"queue_name": "few", **({"status__exact": status} if status else {})}
+    query = {"queue_name": "few", **({"state": status.lower()} if status else {})}
     start = {"after": UUID(int=0)} if link == "newer_url" else {}
 
     pages = walk(client, link, **query, **start)
@@ -128,15 +128,15 @@ def test_a_page_looks_through_the_same_number_of_tasks_however_long_that_takes(s
     assert [len(page) for page in pages] == [0, 0, 3]
     assert [*chain(*pages)] == [row.pk for row in reversed(few)]
     assert slow.context["cl"].older_url == shown(client, queue_name="few").older_url
-    assert "Searched the newest 40 tasks, back to" in slow.content.decode()
+    assert "Searched back to" in slow.content.decode()
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "read"),
-    [("MAX_FILTERED", 30, 30), ("MAX_FILTERED_BYTES", 400_000, 400), ("MAX_FILTER_SECONDS", 1e-9, 400)],
+    ("limit", "value", "least_pages"),
+    [("MAX_FILTERED", 30, 14), ("MAX_FILTERED_BYTES", 400_000, 2), ("MAX_FILTER_SECONDS", 1e-9, 2)],
 )
 def test_an_argument_search_reads_limited_rows_and_bytes_in_limited_time_for_a_page(
-    staff, monkeypatch, limit, value, read
+    staff, monkeypatch, limit, value, least_pages
 ):
     monkeypatch.setattr(scan, limit, value)
     oldest, *_rest = make_many(420, args=["x" * 1_000])
@@ -150,7 +150,8 @@ def test_an_argument_search_reads_limited_rows_and_bytes_in_limited_time_for_a_p
 
     assert [*chain(*pages)] == [oldest.pk]
     assert pages[0] == []
-    assert f"Searched the newest {read} filtered tasks, back to" in html
+    assert len(pages) >= least_pages
+    assert "Searched back to" in html
     assert "Search older rows" in html
 
 
@@ -162,7 +163,7 @@ def test_old_pending_tasks_are_found_behind_many_newer_tasks(staff, monkeypatch)
 
     for query in (
         {"state": "due"},
-        {"status__exact": "PENDING"},
+        {"state": "pending"},
         {"trouble": "late"},
         {"queue_name": "unserved", "state": "due"},
     ):
@@ -207,7 +208,6 @@ def test_the_list_needs_as_many_queries_for_50_tasks_as_for_one(staff):
         {"before": "ffffffff-ffff-ffff-ffff-ffffffffffff", "after": "00000000-0000-0000-0000-000000000000"},
         {"after": "ffffffff-ffff-ffff-ffff-ffffffffffff"},
         {"before": "00000000-0000-0000-0000-000000000000"},
-        {"status__exact": "NONSENSE"},
         {"state": "'"},
         {"kind": "x"},
         {"trouble": "y"},
@@ -245,12 +245,11 @@ def test_an_empty_list_says_so(staff):
 # Filters.
 
 FILTERS = {
-    "status": {"status__exact": "FAILED"},
+    "failed": {"state": "failed"},
     "active": {"state": "active"},
     "scheduled": {"state": "scheduled"},
     "retrying": {"state": "retrying"},
     "due": {"state": "due"},
-    "archived": {"state": "archived"},
     "completed": {"state": "completed"},
     "queue": {"queue_name": "emails"},
     "high": {"priority": "high"},
@@ -312,7 +311,7 @@ def kinds(transactional_db):
         ),
         "failed": (
             make(status="FAILED", error_code="MINE", result=err, attempt=2, claimed_by_worker_id="host-1"),
-            now | {"status", "archived", "code", "retried", "worker"},
+            now | {"failed", "code", "retried", "worker"},
             {"error", "error code"},
         ),
         "emails": (
@@ -352,10 +351,9 @@ def test_each_filter_with_each_search_finds_the_right_rows(staff, kinds, search)
 def test_filters_are_combined(staff, kinds):
     client = staff("view_task")
 
-    assert found(client, status__exact="FAILED", worker="host-1", trouble="retried", sent="hour") == {
-        kinds["failed"][0]
-    }
-    assert found(client, status__exact="FAILED", state="completed") == set()
+    failed = kinds["failed"][0]
+    assert found(client, state="failed", worker="host-1", trouble="retried", sent="hour") == {failed}
+    assert found(client, state="failed", queue_name="emails") == set()
 
 
 def test_searching_an_id_finds_a_task_of_any_kind(staff, kinds):
@@ -375,25 +373,18 @@ def test_the_filter_by_state_has_each_status_too(staff, status):
     assert found(client, state=status.lower()) == set(Task.objects.filter(status=status).values_list("pk", flat=True))
 
 
-def test_an_old_address_with_a_status_selects_its_tab(staff):
+def test_the_state_selects_its_tab(staff):
     client = staff("view_task")
 
     selected = {
-        query: [str(tab.label) for tab in client.get(LIST + query).context["cl"].state_tabs if tab.is_current]
-        for query in ("", "?status__exact=FAILED", "?state=archived", "?state=due", "?status__exact=NONSENSE")
+        state: [str(tab.label) for tab in shown(client, state=state).state_tabs if tab.is_current]
+        for state in ("", "failed", "due", "nonsense")
     }
 
-    assert selected == {
-        "": ["All"],
-        "?status__exact=FAILED": ["Failed"],
-        "?state=archived": ["Failed"],
-        "?state=due": ["Due"],
-        "?status__exact=NONSENSE": [],
-    }
-    html = client.get(LIST + "?status__exact=FAILED").content.decode()
+    assert selected == {"": ["All"], "failed": ["Failed"], "due": ["Due"], "nonsense": []}
+    html = client.get(LIST + "?state=failed").content.decode()
     assert html.count('<a href="?state=failed" aria-current="page">Failed') == 1
     assert 'data-filter-title="state"' not in html
-    assert '<a href="?state=due">Due' in html  # another tab replaces the status
 
 
 def test_filters_get_their_choices_without_a_distinct_query(staff, kinds):
@@ -499,7 +490,7 @@ def test_an_action_on_all_matching_tasks_ignores_matches_in_masked_values(staff)
     confirmation = client.post(f"{LIST}?q=args.user:geheim", every)
     client.post(f"{LIST}?q=args.user:geheim", every | dict(confirmation.context["hidden"]) | {"confirmed": "1"})
 
-    assert confirmation.context["estimate"].counted == 1
+    assert confirmation.context["tally"].by_status.total() == 1
     assert Task.objects.get(pk=plain).status == "CANCELLED"
     assert Task.objects.get(pk=masked).status == "PENDING"
 

@@ -118,19 +118,6 @@ def test_a_path_search_runs_the_same_statements_for_any_value(staff):
     assert statements[0] == statements[1]
 
 
-def test_the_beginning_or_the_shown_end_of_an_id_finds_its_task(staff):
-    key = make()
-    Task.objects.create(id="0190a0de-0000-7000-8000-00000000beef", task_name="horsies_django.workflows.engine_tasks.x")
-    client = staff("view_task")
-
-    with CaptureQueriesContext(connection) as queries:
-        assert found(client, str(key)[:23]) == {key}
-    assert not any("LIKE" in query["sql"] and "horsies_tasks" in query["sql"] for query in queries)
-    assert found(client, f"id:{key.hex[:20]}") == found(client, f"…{str(key)[-12:]}") == {key}
-    assert len(found(client, "0190a0de")) == 1  # of any kind, as with a whole id
-    assert found(client, "name:0190a0de") == set()
-
-
 @pytest.mark.once
 def test_several_terms_must_all_match(staff):
     emails = make(queue_name="emails", status="FAILED", failed_at="2026-01-01T00:00Z", error_code="MINE")
@@ -140,7 +127,7 @@ def test_several_terms_must_all_match(staff):
 
     assert found(client, "noop queue:emails state:failed") == {emails}
     assert found(client, "error:mine queue:emails") == {emails}
-    assert found(client, "jobs noop state:archived queue:emails") == {emails}
+    assert found(client, "jobs noop state:failed queue:emails") == {emails}
     assert found(client, "noop echo") == set()
     assert found(client, '"jobs noop"') == set()
 
@@ -159,7 +146,6 @@ def test_several_terms_must_all_match(staff):
         ("metadata:acme", ["“metadata:”", "metadata.tenant:acme"]),
         ("args:text", ["“args:”", "args.order.id:42"]),
         ("a" * 1_001, ["1000"]),
-        ("id:xyz", ["“id:xyz”", "8"]),
         ("a " * 21, ["20"]),
     ],
 )
@@ -201,5 +187,5 @@ def test_the_help_text_names_each_qualifier(staff):
     html = staff("view_task").get(LIST).content.decode()
     help_text = html.partition('id="searchbar_helptext"')[2].partition("</div>")[0]
 
-    for qualifier in set(QUALIFIERS) - {"id", "name", "status"}:
+    for qualifier in set(QUALIFIERS) - {"name"}:
         assert f"{qualifier}:" in help_text or f"{qualifier}." in help_text

@@ -122,7 +122,7 @@ def test_progress_is_shown_in_the_list_and_on_the_page(staff, progress, shown):
     assert "&quot;row&quot;: 17" in html
 
 
-@pytest.mark.parametrize("state", ["scheduled", "retrying", "due", "active", "archived", "completed", "nonsense"])
+@pytest.mark.parametrize("state", ["scheduled", "retrying", "due", "active", "failed", "completed", "nonsense"])
 def test_asynqs_states_filter_the_list(staff, drain, state):
     retrying = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["DOWN"]))
     done, failed, retried = tasks.add.send(1), tasks.fail.send(), retrying.send("retrying")
@@ -135,7 +135,7 @@ def test_asynqs_states_filter_the_list(staff, drain, state):
         "retrying": retried,
         "due": tasks.noop.send(),
         "active": running,
-        "archived": failed,
+        "failed": failed,
         "completed": done,
     }
 
@@ -194,13 +194,13 @@ def test_search_finds_tasks_by_id_name_prefix_and_status(staff):
     assert found("tests.") == {wanted.id, other.id}
     assert found("nothing") == set()
     other.cancel()
-    assert found("status:cancelled") == found("STATUS: Cancelled") == {other.id}
-    assert found("status:pending") == {wanted.id}
-    assert found("status:nothing") == set()
+    assert found("state:cancelled") == found("STATE: Cancelled") == {other.id}
+    assert found("state:pending") == {wanted.id}
+    assert found("state:nothing") == set()
 
 
 @pytest.mark.parametrize(
-    "query", [{"status__exact": "FAILED"}, {"queue_name": "emails"}, {"priority": "high"}, {"priority": "nonsense"}]
+    "query", [{"state": "failed"}, {"queue_name": "emails"}, {"priority": "high"}, {"priority": "nonsense"}]
 )
 def test_filters_narrow_the_list(staff, query):
     failed = tasks.noop.send()
@@ -208,7 +208,7 @@ def test_filters_narrow_the_list(staff, query):
     emails = tasks.on_emails.send()
     high = tasks.noop.with_options(priority=7).send()
     expected = {
-        "FAILED": {failed.id},
+        "failed": {failed.id},
         "emails": {emails.id},
         "high": {high.id},
         "nonsense": set(),

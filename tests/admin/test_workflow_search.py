@@ -68,7 +68,7 @@ def test_an_input_search_reads_a_fixed_number_of_workflows_and_continues(staff, 
     second = client.get(LIST + first.context["cl"].older_url)
 
     assert not first.context["cl"].result_list
-    assert "Searched the newest 3 filtered workflows, back to" in first.content.decode()
+    assert "Searched back to" in first.content.decode()
     assert [row.pk for row in second.context["cl"].result_list] == [oldest]
 
 
@@ -79,4 +79,4 @@ def test_the_unique_key_of_an_unfinished_workflow_may_look_like_terms(staff):
 
     assert listed(client, "order:42 state:new") == listed(client, 'key:"order:42 state:new"') == [key]
     assert listed(client, "key:other") == []
-    assert listed(client, str(key)[:23]) == [key]
+    assert listed(client, str(key)) == [key]

@@ -148,14 +148,9 @@ def test_paging_the_list_shows_each_workflow_in_order(staff):
     first = client.get(LIST)
     second = client.get(LIST + first.context["cl"].older_url)
     back = client.get(LIST + second.context["cl"].newer_url)
-    last = client.get(LIST + first.context["cl"].oldest_url)
 
-    assert [[each.pk for each in page.context["cl"].result_list] for page in (first, second, back, last)] == [
-        keys[:50],
-        keys[50:],
-        keys[:50],
-        keys[10:],
-    ]
+    pages = [[each.pk for each in page.context["cl"].result_list] for page in (first, second, back)]
+    assert pages == [keys[:50], keys[50:], keys[:50]]
     assert "Older" in first.content.decode()
     assert "Older" not in second.content.decode()
 

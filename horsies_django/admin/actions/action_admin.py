@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import model_ngettext, quote, unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Model, QuerySet
 from django.forms import Form
@@ -18,15 +18,13 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...core.numbers import fill_numbers, format_lower_bound, format_number
+from ...core.numbers import fill_numbers, format_lower_bound
 from ...core.operations import acting_as
-from ...ops.keyset.estimate import MAX_COUNTED, Estimate
 from ...ops.keyset.scan import BATCH
-from ..base import ReadOnlyAdmin
+from ..base import MAX_COUNTED, ReadOnlyAdmin
 from ..lists.changelist import KeysetChangeList
 from .admin_action import AdminAction
-from .bulk_action import apply_to_matching, log_action
-from .row_count import describe_count
+from .bulk_action import BulkAction, log_action
 
 #: Parameter that the confirmation page posts.
 CONFIRMED = "confirmed"
@@ -77,13 +75,15 @@ class ActionAdmin(ReadOnlyAdmin):
 
     def buttons_of(self, request: HttpRequest, row: Any) -> list[tuple[Any, str]]:
         """Return the buttons of a row's page, each with its URL: the actions that apply to it."""
-        actions = [action for action in self.allowed_actions(request) if row is not None and action.applies_to(row)]
-        return [(action, self._action_url(row, action)) for action in actions]
+        if row is None:
+            return []
+        actions = (action for action in self.allowed_actions(request) if action.has_button_for(row))
+        return [(action, self.action_url(row.pk, action)) for action in actions]
 
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Apply the action to one row, or ask for confirmation first."""
         row = self.get_object(request, unquote(object_id))
-        chosen = next((known for known in self.admin_actions if known.name == action), None)
+        chosen = next((each for each in self.admin_actions if each.name == action), None)
         if chosen is None:
             raise Http404(_("There is no action %(name)s.") % {"name": action})
         if not (self.has_view_permission(request, row) and chosen.is_allowed(request, self.model)):
@@ -103,10 +103,10 @@ class ActionAdmin(ReadOnlyAdmin):
             return reverse(f"{site}:{options.app_label}_{options.model_name}_change", args=[quote(row.pk)])
         return reverse(f"{site}:{options.app_label}_{options.model_name}_changelist")
 
-    def _action_url(self, row: Any, action: AdminAction) -> str:
-        options = self.opts
-        name = f"{self.admin_site.name}:{options.app_label}_{options.model_name}_do"
-        return reverse(name, args=[quote(row.pk), action.name])
+    def action_url(self, key: Any, action: AdminAction) -> str:
+        """Return the URL that applies an action to a row."""
+        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_do"
+        return reverse(name, args=[quote(key), action.name])
 
     # Actions on the list.
 
@@ -125,17 +125,12 @@ class ActionAdmin(ReadOnlyAdmin):
         if request.POST.get("select_across", "0") not in ("", "0"):
             changelist = self.get_changelist_instance(request)
             if isinstance(changelist, KeysetChangeList):
-                return apply_to_matching(self, request, changelist, action, form)
+                return BulkAction(self, request, changelist, action, form).response()
         if not _is_confirmed(action, request, form):
             hidden = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
-            hidden += [
-                ("action", action.name),
-                ("select_across", request.POST.get("select_across", "0")),
-                ("index", "0"),
-            ]
-            return self.confirmation_page(
-                request, action, rows, form, {"hidden": hidden, "back": request.get_full_path()}
-            )
+            hidden += [("action", action.name), ("select_across", "0"), ("index", "0")]
+            more = {"hidden": hidden, "back": request.get_full_path()}
+            return self.confirmation_page(request, action, rows, form, more)
         self.apply_and_log(request, action, rows, form)
         return None
 
@@ -145,8 +140,11 @@ class ActionAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
     ) -> HttpResponse:
         """Render the page that asks for confirmation and for the action's form."""
-        request.current_app = self.admin_site.name  # as every admin page does
-        count = rows.order_by()[:MAX_COUNTED].count()
+        counted = more.get("count")
+        count = rows.order_by()[:MAX_COUNTED].count() if counted is None else counted
+        is_bounded = counted is None and count == MAX_COUNTED
+        in_words = f"{format_lower_bound(count, is_bounded)} {model_ngettext(self.opts, count)}"
+        only = rows.first() if count == 1 else None
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -155,43 +153,24 @@ class ActionAdmin(ReadOnlyAdmin):
             "form": form,
             "rows": rows[:MAX_SHOWN],
             "count": count,
-            "more": format_lower_bound(max(0, count - MAX_SHOWN), count == MAX_COUNTED),
+            "more": format_lower_bound(max(0, count - MAX_SHOWN), is_bounded),
             "is_more": count > MAX_SHOWN,
+            "title": action.title(in_words if only is None else f"{self.opts.verbose_name} {only}"),
+            "button": action.title(in_words).rstrip(" ?\u00a0\u202f"),
+            "extent": action.extent(None if "tally" in more else rows),
             **more,
         }
-        count, eligible = context["count"], context.get("eligible")
-        shown = _lower_bound(count) if eligible is None else eligible.number
-        context |= {
-            "title": self._question(action, rows, count, shown, eligible),
-            "button": action.button(count, shown),
-            "extent": action.extent(rows if eligible is None else None),
-            "back_label": action.back_label(count),
-        }
-        request.current_app = self.admin_site.name
+        request.current_app = self.admin_site.name  # as every admin page does
         return TemplateResponse(request, "admin/horsies_django/action_confirmation.html", context)
-
-    def _question(
-        self, action: AdminAction, rows: QuerySet[Any], count: int, shown: str, eligible: Estimate | None
-    ) -> str:
-        """Return the page's title: the action with the number of rows and their state, or with the only row's name."""
-        if eligible is not None:
-            if not count:  # not counted yet, or none
-                return str(action.list_label)
-            return action.title(describe_count(self.model, count, shown, eligible.only_status))
-        if count == 1 and (only := rows.first()) is not None:
-            return action.title(f"{self.opts.verbose_name} {only}")
-        has_status = any(field.name == "status" for field in self.opts.fields)
-        statuses = set(rows.order_by().values_list("status", flat=True).distinct()[:2]) if has_status else set()
-        return action.title(describe_count(self.model, count, shown, statuses.pop() if len(statuses) == 1 else ""))
 
     def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
         """Apply the action, log it, and show a message."""
         keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}
         done, parts = 0, 0
-        for at in range(0, len(keys), LOG_BATCH):
+        for first in range(0, len(keys), LOG_BATCH):
             with acting_as(request.user.get_username(), "admin"):
-                count, some, logged = action.apply(rows.filter(pk__in=keys[at : at + LOG_BATCH]), values)
-            done, parts = done + count, parts + some
+                count, more, logged = action.apply(rows.filter(pk__in=keys[first : first + LOG_BATCH]), values)
+            done, parts = done + count, parts + more
             for message, changed in logged.items():
                 LogEntry.objects.log_actions(request.user.pk, changed, action.flag, message)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
         left = len(keys) - done
@@ -228,11 +207,6 @@ def _is_valid_key(model: type[Model], key: str) -> bool:
     except ValidationError:
         return False
     return "\0" not in key
-
-
-def _lower_bound(count: int) -> str:
-    number = format_number(count)
-    return number if count < MAX_COUNTED else _("at least %s") % number
 
 
 def _permission_check(action: AdminAction) -> Any:

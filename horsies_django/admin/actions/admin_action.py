@@ -6,13 +6,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from django.contrib.admin.models import CHANGE
+from django.contrib.admin.models import CHANGE, DELETION
 from django.contrib.admin.utils import label_for_field
 from django.db.models import Model, QuerySet
 from django.forms import Form
 from django.http import HttpRequest
 from django.utils.text import capfirst
-from django.utils.translation import gettext, ngettext
 
 from ...core.numbers import fill_numbers
 from ..base import is_read_only
@@ -20,29 +19,8 @@ from ..base import is_read_only
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
-
 #: Permissions whose actions a read-only admin keeps.
 READ_ONLY_PERMISSIONS: Final = frozenset({"retry", "cancel"})
-
-
-def applies_always(row: Any) -> bool:
-    """Return True: the action applies to every row."""
-    return True
-
-
-def no_reason(rows: QuerySet[Any]) -> str:
-    """Return no reason: the rows' status explains it."""
-    return ""
-
-
-def leave_label(count: int) -> str:
-    """Label the link that cancels an action on that many rows."""
-    return gettext("Go back")
-
-
-def keep_label(count: int) -> str:
-    """Label the link that cancels an irreversible action on that many rows."""
-    return ngettext("Keep it", "Keep them", count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,42 +30,30 @@ class AdminAction:
     Attributes:
         name: The action's name, and the permission's: ``retry`` requires ``retry_task``.
         label: The button's label on a row's page.
-        button: Returns the label of the button that confirms it, from the number of rows and that number as text.
         list_label: The label in the list of actions.
         question: The title of the confirmation page, with the placeholder ``rows``. Empty: the label.
         act: Applies it to those rows whose state allows it; returns how many it changed.
         message: Returns the message for a number of changed rows, with ``%d`` in its place.
-        applies_to: Returns whether the page of a row has its button.
+        applies_to: Returns whether the page of a row has its button. None: as ``statuses`` say.
         statuses: The statuses that allow it; its button counts only such rows. None: any.
         logged_columns: Columns whose changes are written to the admin's log.
         permission: The permission's name, if it is another action's.
         warning: The consequences, for the confirmation page. Empty: without a form there is no confirmation.
         form: A form for keyword arguments of ``act``.
-        flag: The action flag of the log entry.
-        skipped_reason: Returns why rows were skipped, if their status is not the reason.
-        back_label: Returns the label of the link that leaves the confirmation page, from the number of rows.
-        counts_all: Whether all matching rows have to be counted before it can be confirmed.
-        typed_number_above: For more matching rows than this, the user has to type their number.
     """
 
     name: str
     label: _StrPromise
-    button: Callable[[int, str], str]
     list_label: _StrPromise
     question: _StrPromise | str = ""
     act: Callable[..., int]
     message: Callable[[int], str]
-    applies_to: Callable[[Any], bool] = applies_always
+    applies_to: Callable[[Any], bool] | None = None
     statuses: Collection[str] | None = None
     logged_columns: tuple[str, ...] = ("status",)
     permission: str = ""
     warning: _StrPromise | str = ""
     form: type[Form] | None = None
-    flag: int = CHANGE
-    skipped_reason: Callable[[QuerySet[Any]], str] = no_reason
-    back_label: Callable[[int], str] = leave_label
-    counts_all: bool = False
-    typed_number_above: int | None = None
 
     @property
     def needs_confirmation(self) -> bool:
@@ -99,14 +65,21 @@ class AdminAction:
         """The permission's name, without the model's name."""
         return self.permission or self.name
 
-    def needs_typed_number(self, count: int) -> bool:
-        """Return whether the user has to type the number of rows to confirm."""
-        return self.typed_number_above is not None and count > self.typed_number_above
+    @property
+    def flag(self) -> int:
+        """The action flag of a log entry."""
+        return DELETION if self.name == "delete" else CHANGE
 
     def title(self, rows: str) -> str:
         """Return the title of the confirmation page for these rows in words."""
         question = str(self.question) % {"rows": rows} if self.question else f"{self.label}?"
         return question[:1].upper() + question[1:]
+
+    def has_button_for(self, row: Any) -> bool:
+        """Return whether the page of a row has the button."""
+        if self.applies_to is not None:
+            return self.applies_to(row)
+        return self.statuses is None or row.status in self.statuses
 
     def log_label(self, values: dict[str, Any]) -> str:
         """Return the action's name in a log entry about many rows, done with these form values."""
@@ -114,6 +87,10 @@ class AdminAction:
 
     def extent(self, rows: QuerySet[Any] | None) -> str:
         """Return how much of these rows it changes, as a sentence for the confirmation. None: of all matching rows."""
+        return ""
+
+    def skipped_reason(self, rows: QuerySet[Any]) -> str:
+        """Return why rows were skipped, if their status is not the reason."""
         return ""
 
     def change(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, int]:
@@ -137,28 +114,26 @@ class AdminAction:
         Returns how many rows it changed, how many parts of them, and those rows by log message. One by one, so that the
         log names exactly the rows that it changed.
         """
-        found = {row.pk: row for row in rows.order_by("pk")}
-        before = self._read_logged(rows, found)
-        counts = {key: self.change(all_rows(rows).filter(pk=key), values) for key in found}
+        by_key = {row.pk: row for row in rows.order_by("pk")}
+        before = self._logged_values(rows, by_key)
+        counts = {key: self.change(all_rows(rows).filter(pk=key), values) for key in by_key}
         changed = [key for key, (count, _parts) in counts.items() if count]
-        after = self._read_logged(rows, changed)
+        after = self._logged_values(rows, changed)
         logged: dict[str, list[Any]] = {}
         for key in changed:
             message = self._log_message(rows.model, before.get(key, {}), after.get(key))
-            logged.setdefault(message, []).append(found[key])
+            logged.setdefault(message, []).append(by_key[key])
         return len(changed), sum(parts for _count, parts in counts.values()), logged
 
-    def _read_logged(self, rows: QuerySet[Any], keys: Any) -> dict[Any, dict[str, Any]]:
+    def _logged_values(self, rows: QuerySet[Any], keys: Any) -> dict[Any, dict[str, Any]]:
         every = all_rows(rows).filter(pk__in=list(keys))
         return {row.pop("pk"): row for row in every.values("pk", *self.logged_columns)}
 
     def _log_message(self, model: type[Model], before: dict[str, Any], after: dict[str, Any] | None) -> str:
-        if not after:
-            return f"{self.label}."
         changes = [
             f"{capfirst(str(label_for_field(name, model)))}: {value} → {after[name]}"
             for name, value in before.items()
-            if value != after[name]
+            if after and value != after[name]
         ]
         return ". ".join([str(self.label), *changes]) + "."
 

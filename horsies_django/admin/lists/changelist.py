@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any, ClassVar
 
 from django.apps import apps
@@ -16,16 +17,13 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ...core.numbers import format_number
-from ...ops.keyset.keys import Key, highest_key, lowest_key, parse_key
-from ...ops.keyset.scan import PAGE, KeyRange, KeysetScan, Page
+from ...ops.keyset.keys import Key, lowest_key, parse_key
+from ...ops.keyset.scan import PAGE, KeysetScan, Page
 from ...ops.metrics import Count
 from ..formatting import format_time
-from .filter_chips import FilterChip, filter_chips, is_active
-from .filters import ChoiceFilter
-from .search import Search
-from .sort_orders import NEWEST, OLDEST, SORT, SortOrder
-from .state_tabs import StateTab, state_tabs
+from .choice_filters import ChoiceFilter
+from .list_state import NEWEST, OLDEST, SORT, FilterChip, SortOrder, StateTab, filter_chips, state_tabs
+from .search import Search, SearchAdmin
 
 #: The cursor's parameters.
 BEFORE, AFTER = "before", "after"
@@ -119,7 +117,8 @@ class KeysetChangeList(ChangeList):
     @cached_property
     def active_filters(self) -> list[Any]:
         """The filters that narrow the list, without a state that has a tab."""
-        active = [spec for spec in self.filter_specs if is_active(spec, self.params)]
+        used = [spec for spec in self.filter_specs if any(name in self.params for name in spec.expected_parameters())]
+        active = [spec for spec in used if getattr(spec, "is_active", True)]
         return [spec for spec in active if spec is not self.state_filter or spec.is_unknown]
 
     @property
@@ -163,23 +162,14 @@ class KeysetChangeList(ChangeList):
     @cached_property
     def scan(self) -> KeysetScan:
         """The scan: the filtered rows with their scope and bounds."""
-        sources = [*self.filter_specs, self.search]
-        bounds = KeyRange()
-        for source in sources:
-            bounds &= getattr(source, "bounds", KeyRange())
-        known = [source.scope for source in sources if hasattr(source, "scope")]
-        scope = min(known, key=lambda scope: scope.cost)
-        for spec in sources:
-            scope = spec.narrow(scope) if hasattr(spec, "narrow") else scope
-        return KeysetScan(self.queryset, scope, bounds, self.search.row_filter)
+        criteria = (spec.criteria for spec in self.filter_specs if hasattr(spec, "criteria"))
+        return reduce(and_, criteria, self.search.criteria).scan(self.queryset, self.search.row_filter)
 
     @cached_property
     def search(self) -> Search:
         """The parsed search."""
-        return self.parse_search(self.query)
-
-    def parse_search(self, text: str) -> Search:
-        """Parse a search."""
+        if isinstance(self.model_admin, SearchAdmin):
+            return self.model_admin.parse_search(self.query, self.root_queryset.db)
         return Search()
 
     @cached_property
@@ -190,14 +180,13 @@ class KeysetChangeList(ChangeList):
     def load(self, scan: KeysetScan) -> Page:
         """Load the page of a scan, with its rows in the order of the list."""
         if self.sort_order != OLDEST:
-            page = scan.page(before=self.before, after=self.after)
-            return replace(page, older=None) if self.after == lowest_key(self.model) else page
+            return scan.page(before=self.before, after=self.after)
         if self.before is not None and self.after is None:
             page = scan.page(before=self.before)
-            page = replace(page, newer=None) if self.before == highest_key(self.model) else page
+        elif self.after is not None:
+            page = scan.page(after=self.after)
         else:
-            page = scan.page(after=lowest_key(self.model) if self.after is None else self.after)
-            page = replace(page, older=None) if self.after is None else page
+            page = replace(scan.page(after=lowest_key(self.model)), older=None)
         return replace(page, rows=page.rows[::-1])
 
     @property
@@ -228,30 +217,15 @@ class KeysetChangeList(ChangeList):
 
     @property
     def scanned_text(self) -> str:
-        """How many rows the scan looked through and of what time, if it stopped before the page was full."""
+        """How far the scan came, if it stopped before the page was full."""
         page = self.page
         if page.scanned_from is None:
             return ""
-        words = {
-            "count": format_number(page.looked),
-            "names": self.opts.verbose_name_plural,
-            "since": format_time(page.scanned_from, exactly=False),
-            "until": format_time(page.scanned_to, exactly=False),
-        }
+        since = format_time(page.scanned_from, exactly=False)
         if page.scanned_to is None:
-            if not page.looked:
-                text = _("Searched rows sent since %(since)s.")
-            elif page.is_filtered:
-                text = _("Searched the newest %(count)s filtered %(names)s, back to %(since)s.")
-            else:
-                text = _("Searched the newest %(count)s %(names)s, back to %(since)s.")
-        elif not page.looked:
-            text = _("Searched rows sent between %(since)s and %(until)s.")
-        elif page.is_filtered:
-            text = _("Searched %(count)s filtered %(names)s, sent between %(since)s and %(until)s.")
-        else:
-            text = _("Searched %(count)s %(names)s, sent between %(since)s and %(until)s.")
-        return text % words
+            return _("Searched back to %s.") % since
+        words = {"since": since, "until": format_time(page.scanned_to, exactly=False)}
+        return _("Searched rows sent between %(since)s and %(until)s.") % words
 
     @property
     def folds_filters(self) -> bool:
@@ -268,48 +242,39 @@ class KeysetChangeList(ChangeList):
     @property
     def has_other_pages(self) -> bool:
         """Whether there may be rows on other pages."""
-        return bool(self.newer_url or self.older_url)
+        return bool(self.page_links)
 
     @property
     def page_links(self) -> list[PageLink]:
-        """The links to the first page, its neighbours and the last one, in the order of the list."""
+        """The links to the first page and to the neighbours, in the order of the list."""
         is_up, is_stopped = self.sort_order == OLDEST, self.page.scanned_from is not None
         # The scan stopped on its way down or up.
         is_newer_unseen = is_stopped and (self.after is not None or (is_up and self.before is None))
         is_older_unseen = is_stopped and not is_newer_unseen
-        links = [
-            PageLink(_("Newest"), self.newest_url),
-            PageLink(_("Search newer rows") if is_newer_unseen else _("Newer"), self.newer_url, "prev"),
-            PageLink(_("Search older rows") if is_older_unseen else _("Older"), self.older_url, "next"),
-            PageLink(_("Oldest"), self.oldest_url),
-        ]
-        if is_up:
-            links = [replace(link, rel={"prev": "next", "next": "prev"}.get(link.rel, "")) for link in links[::-1]]
-        return [link for link in links if link.url]
-
-    @property
-    def newest_url(self) -> str:
-        """The URL of the page with the newest rows; empty on that page."""
-        if self.sort_order == OLDEST:
-            return self._page_url(BEFORE, highest_key(self.model)) if self.page.newer else ""
-        return self.get_query_string() if self.cursors else ""
+        newer = _("Search newer rows") if is_newer_unseen else _("Newer"), self.newer_url
+        older = _("Search older rows") if is_older_unseen else _("Older"), self.older_url
+        previous, following = (older, newer) if is_up else (newer, older)
+        return self.links_of(_("Oldest") if is_up else _("Newest"), previous, following)
 
     @property
     def newer_url(self) -> str:
         """The URL of the page with newer rows."""
-        return self._page_url(AFTER, self.page.newer)
+        return self.page_url(AFTER, self.page.newer)
 
     @property
     def older_url(self) -> str:
         """The URL of the page with older rows."""
-        return self._page_url(BEFORE, self.page.older)
+        return self.page_url(BEFORE, self.page.older)
 
-    @property
-    def oldest_url(self) -> str:
-        """The URL of the page with the oldest rows; empty on that page."""
-        if self.sort_order == OLDEST:
-            return self.get_query_string() if self.cursors else ""
-        return self._page_url(AFTER, lowest_key(self.model)) if self.page.older else ""
+    def links_of(self, first: str, previous: tuple[str, str], following: tuple[str, str]) -> list[PageLink]:
+        """Return the links with these labels and URLs, without those that lead nowhere."""
+        links = [
+            PageLink(first, self.get_query_string() if self.cursors else ""),
+            PageLink(*previous, "prev"),
+            PageLink(*following, "next"),
+        ]
+        return [link for link in links if link.url]
 
-    def _page_url(self, name: str, key: Any) -> str:
+    def page_url(self, name: str, key: Any) -> str:
+        """Return the URL of the page with this cursor; empty without one."""
         return self.get_query_string({name: str(key)}) if key is not None else ""

@@ -21,13 +21,15 @@ from django.utils.translation import gettext_lazy as _
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.registry import registry
 from ...core.results import ContractCode, OperationalCode, OutcomeCode
+from ...enqueue.task import HorsiesTask
 from ...models import Queue
+from ...models.operator_actions import ENGINE_TASK_PREFIX
+from ...ops.inspector.criteria import in_queue, of_task
 from ...ops.keyset import scopes
-from ...ops.keyset.scopes import ScanScope
+from ...ops.keyset.criteria import Criteria
 from ...ops.metrics.names import KnownNames, known_names
 from ..base import queue_database
-from .filters import FoldedFilter
-from .registered_tasks import error_codes, task_names
+from .choice_filters import FoldedFilter, form_of
 
 #: Maximum names that are links, and that the text box completes.
 MAX_LINKS: Final = 10
@@ -72,15 +74,15 @@ class NameFilter(FoldedFilter, ABC):
                 "count": self.attempts[name],
                 "breakable": _breakable(name),
             }
-        others = [(name, value) for name, value in changelist.params.items() if name != self.parameter_name]
-        yield {
-            "form": True,
-            "others": others,
-            "name": self.parameter_name,
-            "value": self.selected or "",
-            "names": sorted(names[:MAX_NAMES]),
-            "left_out": max(0, len(names) - MAX_NAMES),
-        }
+        parameter = str(self.parameter_name)
+        yield form_of(
+            changelist,
+            parameter,
+            name=parameter,
+            value=self.selected or "",
+            names=sorted(names[:MAX_NAMES]),
+            left_out=max(0, len(names) - MAX_NAMES),
+        )
 
 
 class QueueFilter(NameFilter):
@@ -95,9 +97,9 @@ class QueueFilter(NameFilter):
         rows = Queue.objects.using(queue_database()).order_by("name").values_list("name", flat=True)
         return names_for(request).queues, {DEFAULT_TASK_QUEUE_NAME, *configured, *rows[:MAX_NAMES]}
 
-    def narrow(self, scope: ScanScope) -> ScanScope:
-        """Limit ranges that are ordered by queue to this one; its tasks may lie behind any number of others."""
-        return scope.for_queue(self.selected) if self.selected else scope
+    def criteria_of(self, choice: str) -> Criteria:
+        """Match the queue."""
+        return in_queue(choice)
 
 
 class TaskFilter(NameFilter):
@@ -110,9 +112,9 @@ class TaskFilter(NameFilter):
         """Return the known tasks."""
         return names_for(request).tasks, task_names()
 
-    def condition(self, chosen: str) -> Q:
+    def criteria_of(self, choice: str) -> Criteria:
         """Match the name, and the old names of a renamed task."""
-        return Q(task_name__in=registry.names_of(chosen))
+        return of_task(choice)
 
 
 class ErrorFilter(NameFilter):
@@ -124,14 +126,26 @@ class ErrorFilter(NameFilter):
     def names(self, request: HttpRequest) -> tuple[Counter[str], Iterable[str]]:
         """Return the known codes."""
         ours = {code.value for family in (OperationalCode, ContractCode, OutcomeCode) for code in family}
-        return names_for(request).error_codes, ours | error_codes()
+        return names_for(request).error_codes, ours | {
+            code for task in _tasks() for code in task.exception_mapper.values()
+        }
 
-    @property
-    def scope(self) -> ScanScope:
+    def criteria_of(self, choice: str) -> Criteria:
         """Tasks with an error code have an index."""
-        return scopes.WITH_ERROR if self.selected else scopes.TABLE
+        return Criteria(Q(error_code=choice), scopes.WITH_ERROR)
 
 
 def _breakable(name: str) -> SafeString:
     """Return a name that may wrap after its dots and underscores."""
     return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in re.split(r"(?<=[._])", name)))
+
+
+def task_names() -> set[str]:
+    """Return the names of the tasks registered at start-up, without the workflow engine's."""
+    return {name for task in _tasks() if not (name := task.task_name).startswith(ENGINE_TASK_PREFIX)}
+
+
+def _tasks() -> Iterator[HorsiesTask[..., Any]]:
+    for name, task in list(registry.tasks.items()):
+        if isinstance(task, HorsiesTask) and name not in registry.late:
+            yield task

@@ -1,42 +1,64 @@
-"""Parse the search field of the task list."""
+"""Parse the search field of a list: ``send_receipt state:failed args.order.id:42 args.shop:"North side"``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Final
+from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.db.models import F, Lookup, OuterRef, Q, QuerySet, Subquery, TextField, Value
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.db.models.fields.json import KT
-from django.db.models.functions import Cast, Replace
-from django.db.models.lookups import EndsWith, IContains
-from django.http import HttpRequest
+from django.db.models.lookups import IContains
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...core.status import TASK_LIVE_STATES
 from ...models import TaskAttempt
+from ...ops.inspector.criteria import BY_STATE, in_queue
 from ...ops.keyset import scopes
-from ...ops.keyset.scan import KeyRange, RowFilter
-from ...ops.keyset.scopes import ScanScope
-from .filters import STATE_ALIASES, STATES, in_state, scope_of_state
-from .ids import MIN_DIGITS, id_end, id_range, looks_like_id
-from .payload_terms import PathTerm, PayloadFilter
-from .search_terms import InvalidTerm, Takes, Term, split_terms
+from ...ops.keyset.criteria import NOTHING, Criteria
+from ...ops.keyset.keys import KeyRange
+from ...ops.keyset.scan import RowFilter
+from ..base import QueueModelAdmin
+from .payload_search import PathTerm, PayloadFilter
 
 HELP: Final = gettext_lazy(
-    "An id or its beginning, part of a task name, state:failed, queue:emails, error:text, args.order.id:42, "
+    "An id, part of a task name, state:failed, queue:emails, error:text, args.order.id:42, "
     'args.shop:"North side", metadata.tenant:acme. Several terms must all match.'
 )
 
-#: The qualifiers of the task list. ``status`` is an older name of ``state``.
+#: Maximum number of terms of one search, of names of one path, and of characters of a search.
+MAX_TERMS: Final = 20
+MAX_NAMES: Final = 20
+MAX_LENGTH: Final = 1_000
+
+_TERM: Final = re.compile(
+    r"""(?:(?P<qualifier>[A-Za-z_]+)(?P<path>(?:\.[^\s:"]*)?):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"(?=\s|$)|(?P<word>\S*))"""
+)
+
+
+class Takes(Enum):
+    """What a qualifier takes."""
+
+    #: A word, or a text in quotes.
+    WORD = "word"
+    #: A text up to the next term.
+    TEXT = "text"
+    #: A path and a word: ``metadata.tenant:acme``.
+    PATH = "path"
+
+
+#: The qualifiers of the task list.
 QUALIFIERS: Final = {
-    "id": Takes.WORD,
     "name": Takes.WORD,
     "state": Takes.WORD,
-    "status": Takes.WORD,
     "queue": Takes.WORD,
     "error": Takes.TEXT,
     "args": Takes.PATH,
@@ -45,17 +67,29 @@ QUALIFIERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """One term: the qualifier in lower case, empty for a word of its own; its path; its text without quotes."""
+
+    qualifier: str
+    path: tuple[str, ...]
+    text: str
+    is_quoted: bool = False
+
+    @property
+    def name(self) -> str:
+        """The qualifier with its path, as in ``args.order.id``."""
+        return ".".join((self.qualifier, *self.path))
+
+
+class InvalidTerm(ValueError):
+    """A term that can't be searched for; the message names it and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
-    """A parsed search: conditions, the scope and bounds of matching rows, and terms that are compared in Python.
+    """A parsed search: criteria, and terms that are compared in Python. One with a ``problem`` matches no row."""
 
-    A search with a ``problem`` matches no row.
-    """
-
-    rows: Q = field(default_factory=Q)
-    states: tuple[str, ...] = ()
-    scope: ScanScope = scopes.TABLE
-    bounds: KeyRange = field(default_factory=KeyRange)
-    queue: str | None = None
+    criteria: Criteria = field(default_factory=Criteria)
     payload: tuple[PathTerm, ...] = ()
     #: Makes the row filter of the payload terms.
     to_filter: Callable[[Sequence[PathTerm]], RowFilter] = PayloadFilter
@@ -63,33 +97,12 @@ class Search:
 
     def __and__(self, other: Search) -> Search:
         """Return the search that both match."""
-        return replace(
-            self,
-            rows=self.rows & other.rows,
-            states=self.states + other.states,
-            scope=min(self.scope, other.scope, key=lambda scope: scope.cost),
-            bounds=self.bounds & other.bounds,
-            queue=self.queue or other.queue,
-            payload=self.payload + other.payload,
-        )
+        return replace(self, criteria=self.criteria & other.criteria, payload=self.payload + other.payload)
 
     @property
     def row_filter(self) -> RowFilter | None:
         """The filter of rows by the terms that are compared in Python; None without such terms."""
         return self.to_filter(self.payload) if self.payload else None
-
-    def apply(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows that match all that the database compares."""
-        if self.problem:
-            return rows.none()
-        rows = rows.filter(self.rows)
-        for state in self.states:
-            rows = in_state(rows, state)
-        return rows
-
-    def narrow(self, scope: ScanScope) -> ScanScope:
-        """Limit ranges that are ordered by queue to the one that is searched for."""
-        return scope.for_queue(self.queue) if self.queue else scope
 
     @property
     def hidden(self) -> list[str]:
@@ -97,13 +110,65 @@ class Search:
         return list(dict.fromkeys(term.name for term in self.payload if term.has_hidden))
 
 
-def is_unreadable(request: HttpRequest) -> bool:
+class SearchAdmin(QueueModelAdmin):
+    """Searches by terms, and shows messages about the search above the list."""
+
+    def parse_search(self, text: str, database: str) -> Search:
+        """Parse a search."""
+        raise NotImplementedError
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Search by the terms.
+
+        The change list scans the returned rows and applies the search's row filter. Elsewhere, such as in a project's
+        autocomplete field, one page of such a scan is searched.
+        """
+        if has_nul(request):
+            return queryset.none(), False
+        search = self.parse_search(search_term, queryset.db)
+        rows = search.criteria.filter(queryset)
+        if is_list(request):
+            return rows, False
+        page = search.criteria.scan(rows, search.row_filter).page()
+        return queryset.filter(pk__in=[row.pk for row in page.rows]), False
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Say what is invalid in the search, and where a mask has hidden values from it, which the scan finds out."""
+        response = super().changelist_view(request, extra_context)
+        listed = (getattr(response, "context_data", None) or {}).get("cl")
+        search = getattr(listed, "search", None)
+        if listed is None or not listed.query or not isinstance(search, Search):
+            return response
+        assert listed.page
+        if search.problem:
+            messages.error(request, search.problem)
+        if search.hidden:
+            names = {"names": ", ".join(f"“{name}”" for name in search.hidden)}
+            messages.warning(request, _("%(names)s: values that a mask hides are not searched.") % names)
+        return response
+
+
+def has_nul(request: HttpRequest) -> bool:
     """Return whether the search has a NUL. Django shows an error for it and would then list everything."""
     return "\0" in request.GET.get(SEARCH_VAR, "")
 
 
+def is_list(request: HttpRequest) -> bool:
+    """Return whether the request is for a change list."""
+    return request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
+
+
+def is_id(text: str) -> bool:
+    """Return whether the text is an id."""
+    with suppress(ValueError):
+        return bool(UUID(text.strip()))
+    return False
+
+
 def parse_search(text: str) -> Search:
-    """Parse a search. An invalid term makes a search with a problem, which finds nothing."""
+    """Parse a search of tasks. An invalid term makes a search with a problem, which finds nothing."""
     return combine(text, QUALIFIERS, _search_of)
 
 
@@ -113,25 +178,19 @@ def combine(
     search_of: Callable[[Term], Search],
     to_filter: Callable[[Sequence[PathTerm]], RowFilter] = PayloadFilter,
 ) -> Search:
-    """Return the search for all terms of a text."""
+    """Return the search for all terms of a text. A whole id as a word of its own finds its row."""
     search = Search(to_filter=to_filter)
     try:
         for term in split_terms(text.replace("\0", ""), qualifiers):
-            search &= search_of(term)
+            search &= by_id(UUID(term.text)) if not term.qualifier and is_id(term.text) else search_of(term)
     except InvalidTerm as error:
-        return Search(problem=str(error))
+        return Search(NOTHING, problem=str(error))
     return search
 
 
-def by_id(term: Term) -> Search:
-    """Search an id, its beginning, or its end as lists show it. Raises :class:`InvalidTerm`."""
-    if (bounds := id_range(term.text)) is not None:
-        return Search(Q(pk__gte=bounds.low, pk__lte=bounds.high), bounds=bounds)
-    if (end := id_end(term.text)) is not None:
-        digits = Replace(Cast(F("pk"), TextField()), Value("-"), Value(""), output_field=TextField())
-        return Search(Q(EndsWith(digits, end)))
-    words = {"term": f"id:{term.text}", "digits": MIN_DIGITS}
-    raise InvalidTerm(_("“%(term)s” is not an id. Allowed: an id, or at least its first %(digits)d digits.") % words)
+def by_id(key: UUID) -> Search:
+    """Search an id."""
+    return Search(Criteria(Q(pk=key), bounds=KeyRange(key, key)))
 
 
 def by_payload(term: Term) -> Search:
@@ -139,47 +198,83 @@ def by_payload(term: Term) -> Search:
     return Search(payload=(PathTerm(term.name, term.qualifier, term.path, term.text, term.is_quoted),))
 
 
-def show_messages(request: HttpRequest, search: Search) -> None:
-    """Tell the user what is invalid in a search, and where a mask has hidden values from it."""
-    if search.problem:
-        messages.error(request, search.problem)
-    if search.hidden:
-        names = {"names": ", ".join(f"“{name}”" for name in search.hidden)}
-        messages.warning(request, _("%(names)s: values that a mask hides are not searched.") % names)
-
-
 def _search_of(term: Term) -> Search:
-    if term.qualifier == "id" or (not term.qualifier and not term.is_quoted and looks_like_id(term.text)):
-        return by_id(term)
-    if term.qualifier in ("", "name"):
-        return Search(Q(task_name__contains=term.text))
-    if term.qualifier in ("state", "status"):
-        return _by_state(term)
-    if term.qualifier == "queue":
-        return Search(Q(queue_name=term.text), queue=term.text)
-    return _by_error(term.text) if term.qualifier == "error" else by_payload(term)
+    match term.qualifier:
+        case "" | "name":
+            return Search(Criteria(Q(task_name__contains=term.text)))
+        case "state":
+            state = term.text.lower()
+            if state not in BY_STATE:
+                words = {"term": f"state:{term.text}", "allowed": ", ".join(BY_STATE)}
+                raise InvalidTerm(_("“%(term)s” is not a state. Allowed: %(allowed)s.") % words)
+            return Search(BY_STATE[state])
+        case "queue":
+            return Search(in_queue(term.text))
+        case "error":
+            return Search(_with_error(term.text))
+        case _:
+            return by_payload(term)
 
 
-def _by_state(term: Term) -> Search:
-    state = STATE_ALIASES.get(term.text.lower(), term.text.lower())
-    if state not in STATES:
-        words = {"term": f"{term.qualifier}:{term.text}", "allowed": ", ".join(STATES)}
-        raise InvalidTerm(_("“%(term)s” is not a state. Allowed: %(allowed)s.") % words)
-    return Search(states=(state,), scope=scope_of_state(state))
-
-
-def _by_error(text: str) -> Search:
-    where = [KT(f"result__err__{key}") for key in ("message", "exception__type", "exception__message")]
+def _with_error(text: str) -> Criteria:
+    """Match a text in the error code, the message or the exception."""
     rows = Q(error_code__icontains=text)
-    for value in where:
-        rows |= Q(_contains(value, text))
+    for key in ("message", "exception__type", "exception__message"):
+        rows |= Q(IContains(KT(f"result__err__{key}"), text))
     # A task that waits for a retry has no result yet, so its last attempt is searched.
     attempts = TaskAttempt.objects.filter(task=OuterRef("pk")).order_by("-attempt")
     for column in ("error_message", "exception_class"):
-        of_last = Subquery(attempts.values(column)[:1])
-        rows |= Q(_contains(of_last, text), status__in=sorted(TASK_LIVE_STATES))
-    return Search(Q(error_code__isnull=False) & rows, scope=scopes.WITH_ERROR)
+        of_last: Any = Subquery(attempts.values(column)[:1])
+        rows |= Q(IContains(of_last, text), status__in=sorted(TASK_LIVE_STATES))
+    return Criteria(Q(error_code__isnull=False) & rows, scopes.WITH_ERROR)
 
 
-def _contains(value: Any, text: str) -> Lookup[Any]:
-    return IContains(value, text)
+def split_terms(text: str, qualifiers: Mapping[str, Takes]) -> list[Term]:
+    """Return the terms of a search. Raises :class:`InvalidTerm`."""
+    if len(text) > MAX_LENGTH:
+        raise InvalidTerm(_("The search has more than %d characters.") % MAX_LENGTH)
+    terms: list[Term] = []
+    for match in _matches(text):
+        qualifier, path = (match["qualifier"] or "").lower(), tuple((match["path"] or "").split(".")[1:])
+        text, is_quoted = match["word"] or "", match["quoted"] is not None
+        if qualifier:
+            _check(match, qualifier, path, qualifiers)
+        elif terms and not is_quoted and _takes_more(terms[-1], qualifiers):
+            terms[-1] = replace(terms[-1], text=f"{terms[-1].text} {text}".strip())
+            continue
+        if is_quoted:
+            text = re.sub(r"\\(.)", r"\1", match["quoted"])
+        elif text.startswith('"'):
+            raise InvalidTerm(_("“%s”: the closing quote is missing.") % match[0])
+        terms.append(Term(qualifier, path, text, is_quoted))
+    if len(terms) > MAX_TERMS:
+        raise InvalidTerm(_("The search has more than %d terms.") % MAX_TERMS)
+    for term in terms:
+        if not term.text and not term.is_quoted:
+            message = _("“%s” has no value. Allowed: a word, or a text in quotes, after the colon.")
+            raise InvalidTerm(message % f"{term.name}:")
+    return terms
+
+
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    return (match for match in _TERM.finditer(text) if match[0])
+
+
+def _takes_more(term: Term, qualifiers: Mapping[str, Takes]) -> bool:
+    """Return whether the next word belongs to a term: to any text, and to a qualifier before a space."""
+    takes = qualifiers.get(term.qualifier)
+    return not term.is_quoted and (takes is Takes.TEXT or (takes is Takes.WORD and not term.text))
+
+
+def _check(match: re.Match[str], qualifier: str, path: tuple[str, ...], qualifiers: Mapping[str, Takes]) -> None:
+    """Raise :class:`InvalidTerm` for an unknown qualifier, or a path that it does not take."""
+    name = f"{match['qualifier']}{match['path']}:"
+    if (takes := qualifiers.get(qualifier)) is None:
+        allowed = ", ".join(f"{key}.path:" if value is Takes.PATH else f"{key}:" for key, value in qualifiers.items())
+        text = _("“%(term)s” is not a search term. Allowed: %(allowed)s. To find it in a name, quote it: %(quoted)s")
+        raise InvalidTerm(text % {"term": name, "allowed": allowed, "quoted": f'"{match[0]}"'})
+    if path and takes is not Takes.PATH:
+        raise InvalidTerm(_("“%(term)s”: %(name)s takes no path.") % {"term": name, "name": qualifier})
+    if takes is Takes.PATH and (not path or not all(path) or len(path) > MAX_NAMES):
+        text = _("“%(term)s” needs a path of up to %(most)d names, as in %(name)s.tenant:acme or %(name)s.order.id:42.")
+        raise InvalidTerm(text % {"term": name, "name": qualifier, "most": MAX_NAMES})

@@ -20,7 +20,7 @@ from ...models import Schedule
 from ..base import is_read_only, queue_database
 from ..change_message import describe_changes
 from ..form_fields import JSON_BOX, JSONPayloadField
-from ..lists.search import is_unreadable
+from ..lists.search import has_nul
 from .filters import ScheduleProblemFilter, ScheduleStateFilter, SourceFilter
 from .form import ScheduleForm, backends
 from .schedule_actions import ENABLE, SCHEDULE_ACTIONS
@@ -100,7 +100,7 @@ class ScheduleAdmin(SchedulePage):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Find a part of the name, task or workflow. There are at most some thousands of schedules."""
-        if is_unreadable(request):
+        if has_nul(request):
             return queryset.none(), False
         names = ("name", "task_name", "workflow_name")
         found = (Q(**{f"{name}__icontains": search_term}) for name in names)

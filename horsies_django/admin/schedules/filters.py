@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 from django.db.models import Q
-from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..lists.filters import ChoiceFilter
+from ...ops.keyset.criteria import Criteria
+from ..lists.choice_filters import ChoiceFilter
 from .state_badge import DISABLED
 
 
@@ -17,17 +17,11 @@ class ScheduleStateFilter(ChoiceFilter):
 
     title = _("state")
     parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the states."""
-        reasons = ((by.value, words) for by, words in DISABLED.items())
-        return [("enabled", _("enabled")), ("disabled", _("disabled")), *reasons]
-
-    def condition(self, chosen: str) -> Q:
-        """Match enabled schedules, or disabled ones by reason."""
-        if chosen == "enabled":
-            return Q(enabled=True)
-        return Q(enabled=False) if chosen == "disabled" else Q(enabled=False, disabled_by=chosen)
+    options: ClassVar = {
+        "enabled": (_("enabled"), Criteria(Q(enabled=True))),
+        "disabled": (_("disabled"), Criteria(Q(enabled=False))),
+        **{by.value: (words, Criteria(Q(enabled=False, disabled_by=by.value))) for by, words in DISABLED.items()},
+    }
 
 
 class ScheduleProblemFilter(ChoiceFilter):
@@ -35,26 +29,15 @@ class ScheduleProblemFilter(ChoiceFilter):
 
     title = _("problems")
     parameter_name = "trouble"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choice."""
-        return [("error", _("with an error"))]
-
-    def condition(self, chosen: str) -> Q:
-        """Match schedules with an error."""
-        return ~Q(last_error="")
+    options: ClassVar = {"error": (_("with an error"), Criteria(~Q(last_error="")))}
 
 
 class SourceFilter(ChoiceFilter):
-    """Filters by where schedules are declared."""
+    """Filters by where schedules are declared: those declared in code have a source."""
 
     title = _("source")
     parameter_name = "source"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the two choices."""
-        return [("hand", _("created by an operator")), ("code", _("defined in code"))]
-
-    def condition(self, chosen: str) -> Q:
-        """Schedules declared in code have a source."""
-        return Q(source="") if chosen == "hand" else ~Q(source="")
+    options: ClassVar = {
+        "hand": (_("created by an operator"), Criteria(Q(source=""))),
+        "code": (_("defined in code"), Criteria(~Q(source=""))),
+    }

@@ -19,7 +19,7 @@ from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...workflows.definition_registry import definition_registry
 from ..base import queue_database
 from ..form_fields import SuggestionInput
-from ..lists.registered_tasks import task_names
+from ..lists.name_filters import task_names
 from ..times import validate_date
 
 if TYPE_CHECKING:

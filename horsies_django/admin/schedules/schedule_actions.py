@@ -23,16 +23,18 @@ def _run(rows: ScheduleQuerySet) -> int:
     return sum(try_run(rows.all_rows().filter(pk=key)) is not None for key in keys)
 
 
-def _run_errors(rows: QuerySet[Any]) -> str:
-    """Return the errors; a successful run has cleared its own."""
-    failed = rows.order_by("name").exclude(last_error="").values_list("name", "last_error")[:_MAX_ERRORS]
-    return " ".join(f"{name}: {error}" for name, error in failed)
+class RunAction(AdminAction):
+    """Sends a run of each schedule."""
+
+    def skipped_reason(self, rows: QuerySet[Any]) -> str:
+        """Return the errors; a successful run has cleared its own."""
+        failed = rows.order_by("name").exclude(last_error="").values_list("name", "last_error")[:_MAX_ERRORS]
+        return " ".join(f"{name}: {error}" for name, error in failed)
 
 
 ENABLE: Final = AdminAction(
     name="enable",
     label=_("Enable"),
-    button=lambda count, shown: ngettext("Enable %s schedule", "Enable %s schedules", count) % shown,
     list_label=_("Enable selected schedules"),
     act=ScheduleQuerySet.enable,
     message=lambda count: ngettext("%d schedule enabled.", "%d schedules enabled.", count),
@@ -43,7 +45,6 @@ ENABLE: Final = AdminAction(
 DISABLE: Final = AdminAction(
     name="disable",
     label=_("Disable"),
-    button=lambda count, shown: ngettext("Disable %s schedule", "Disable %s schedules", count) % shown,
     list_label=_("Disable selected schedules"),
     act=ScheduleQuerySet.disable,
     message=lambda count: ngettext("%d schedule disabled.", "%d schedules disabled.", count),
@@ -51,15 +52,13 @@ DISABLE: Final = AdminAction(
     logged_columns=("enabled",),
 )
 
-RUN_NOW: Final = AdminAction(
+RUN_NOW: Final = RunAction(
     name="run_now",
     label=_("Run now"),
-    button=lambda count, shown: ngettext("Run %s schedule now", "Run %s schedules now", count) % shown,
     list_label=_("Run selected schedules now"),
     act=_run,
     message=lambda count: ngettext("%d run enqueued.", "%d runs enqueued.", count),
     logged_columns=("last_task_id", "last_workflow_id"),
-    skipped_reason=_run_errors,
 )
 
 SCHEDULE_ACTIONS: Final = (RUN_NOW, ENABLE, DISABLE)

@@ -8,26 +8,26 @@ from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest
 
-from ...ops.keyset.scan import KeysetScan
 from ...ops.payload_view.contents import PARTS
 from ..actions.admin_action import AdminAction
 from ..copy_button import COPY_CSS, COPY_JS
 from ..lists import search
-from ..lists.ended_filter import EndedFilter
-from ..lists.error_group_filter import ErrorGroupFilter
-from ..lists.filters import (
+from ..lists.name_filters import ErrorFilter, QueueFilter, TaskFilter
+from ..lists.task_filters import (
+    AttemptsFilter,
+    DueFilter,
+    ErrorGroupFilter,
     KindFilter,
+    LimitFilter,
+    PriorityFilter,
     ProblemFilter,
+    RanFilter,
+    ScheduleFilter,
     StateFilter,
+    WaitedFilter,
     WorkerFilter,
 )
-from ..lists.limit_filter import LimitFilter
-from ..lists.name_filters import ErrorFilter, QueueFilter, TaskFilter
-from ..lists.priority_filter import PriorityFilter
-from ..lists.schedule_filter import ScheduleFilter
-from ..lists.search_messages import SearchMessages
-from ..lists.sent_filter import SentFilter
-from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
+from ..lists.time_filters import EndedFilter, SentFilter
 from .changelist import TaskChangeList
 from .move_form import MoveForm
 from .task_actions import TASK_ACTIONS
@@ -35,7 +35,7 @@ from .task_name_pages import TaskNamePages
 from .task_page import TaskPage
 
 
-class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
+class TaskAdmin(search.SearchAdmin, TaskNamePages, TaskPage):
     """Lists all tasks and offers an operator's actions on them."""
 
     list_display = ("shown_state", "shown_name", "shown_call", "shown_run", "shown_place", "shown_id")
@@ -73,25 +73,11 @@ class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer large columns until a page shows them."""
         rows = super().get_queryset(request).defer(*PARTS)
-        return rows.defer("retry_policy") if _is_list(request) else rows
+        return rows.defer("retry_policy") if search.is_list(request) else rows
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        """Search by ids, parts of names, and qualifiers.
-
-        The change list scans the returned rows and applies the search's row filter. Elsewhere, such as in a project's
-        autocomplete field, one page of such a scan is searched.
-        """
-        if search.is_unreadable(request):
-            return queryset.none(), False
-        searched = search.parse_search(search_term)
-        rows = searched.apply(queryset)
-        if _is_list(request):
-            return rows, False
-        scope = searched.narrow(searched.scope)
-        page = KeysetScan(rows, scope, searched.bounds, searched.row_filter).page()
-        return queryset.filter(pk__in=[row.pk for row in page.rows]), False
+    def parse_search(self, text: str, database: str) -> search.Search:
+        """Parse an id, a part of a name, or a qualifier such as ``error:text``."""
+        return search.parse_search(text)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Fill in the form's current values if one task is moved."""
@@ -103,10 +89,6 @@ class TaskAdmin(SearchMessages, TaskNamePages, TaskPage):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
         """Return the change list that pages by keyset."""
         return TaskChangeList
-
-
-def _is_list(request: HttpRequest) -> bool:
-    return request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
 
 
 def _is_across(request: HttpRequest) -> bool:

@@ -14,11 +14,9 @@ from ...ops.keyset.scan import KeysetScan, Page
 from ...ops.metrics import Count, count_by_state
 from ..formatting import format_time
 from ..links import Links
-from ..lists import search
 from ..lists.changelist import AFTER, BEFORE, KeysetChangeList, PageLink
-from ..lists.filters import KindFilter, StateFilter
-from ..lists.search import Search
-from ..lists.sort_orders import OF_STATE, SortOrder
+from ..lists.list_state import OF_STATE, SortOrder
+from ..lists.task_filters import KindFilter, StateFilter
 from .columns import complete_rows, with_columns
 
 
@@ -29,10 +27,6 @@ class TaskChangeList(KeysetChangeList):
     sums_of_states: ClassVar = frozenset({"pending", "active"})
     rare_states: ClassVar = frozenset({"aggregating", "blocked", "claimed"})
 
-    def parse_search(self, text: str) -> Search:
-        """Parse an id, a part of a name, or a qualifier such as ``error:text``."""
-        return search.parse_search(text)
-
     def state_counts(self) -> Mapping[str, Count]:
         """Return the number of tasks in each state; nothing if a filter or the search narrows the list.
 
@@ -41,7 +35,7 @@ class TaskChangeList(KeysetChangeList):
         kinds = next((spec for spec in self.filter_specs if isinstance(spec, KindFilter)), None)
         if self.query or any(spec is not kinds for spec in self.active_filters):
             return {}
-        only = None if kinds is None or kinds.selected == "all" else kinds.condition(str(kinds.selected))
+        only = None if kinds is None or kinds.selected == "all" else kinds.criteria.rows
         counts = count_by_state(self.root_queryset.db, only)
         not_due = (counts[state] for state in ("scheduled", "aggregating", "retrying"))
         return {**counts, "pending": sum(not_due, counts["pending"])}  # the list has every task of the status
@@ -77,23 +71,14 @@ class TaskChangeList(KeysetChangeList):
         return scan.page(parse_position(self.cursors.get(BEFORE if is_back else AFTER, "")), is_back=is_back)
 
     @property
-    def has_other_pages(self) -> bool:
-        """Whether there may be rows on other pages."""
-        page = self.ordered_page
-        return bool(page.previous or page.next) if page else super().has_other_pages
-
-    @property
     def page_links(self) -> list[PageLink]:
         """The links to other pages, in the order of the list."""
         page = self.ordered_page
         if page is None:
             return super().page_links
-        links = [
-            PageLink(_("First page"), self.get_query_string() if self.cursors else ""),
-            PageLink(_("Previous page"), self._page_url(BEFORE, page.previous), "prev"),
-            PageLink(_("Search on") if page.scanned_to else _("Next page"), self._page_url(AFTER, page.next), "next"),
-        ]
-        return [link for link in links if link.url]
+        previous = _("Previous page"), self.page_url(BEFORE, page.previous)
+        following = _("Search on") if page.scanned_to else _("Next page"), self.page_url(AFTER, page.next)
+        return self.links_of(_("First page"), previous, following)
 
     @property
     def scanned_text(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from django.contrib.admin.models import DELETION
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
@@ -13,13 +12,9 @@ from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINA
 from ...core.workflow_status import WorkflowStatus
 from ...models import Task, WorkflowTask
 from ...models.transitions import TaskQuerySet
-from ...ops.inspector.delete_tasks import delete_ended
-from ..actions.admin_action import AdminAction, keep_label
+from ...ops.inspector.actions import delete_ended
+from ..actions.admin_action import AdminAction
 from .move_form import MoveForm
-
-
-def _due(count: int) -> str:
-    return ngettext("%d task re-queued.", "%d tasks re-queued.", count)
 
 
 def _can_retry(task: Task) -> bool:
@@ -34,26 +29,13 @@ def _cancelled(count: int) -> str:
     return ngettext("%d task cancelled.", "%d tasks cancelled.", count)
 
 
-def _due_now(count: int) -> str:
-    return ngettext("%d task is now due.", "%d tasks are now due.", count)
-
-
-def _moved(count: int) -> str:
-    return ngettext("%d task moved.", "%d tasks moved.", count)
-
-
-def _deleted(count: int) -> str:
-    return ngettext("%d task deleted.", "%d tasks deleted.", count)
-
-
 RETRY: Final = AdminAction(
     name="retry",
     label=_("Retry"),
-    button=lambda count, shown: ngettext("Retry %s task", "Retry %s tasks", count) % shown,
     question=_("Retry %(rows)s?"),
     list_label=_("Retry selected tasks"),
     act=TaskQuerySet.retry,
-    message=_due,
+    message=lambda count: ngettext("%d task re-queued.", "%d tasks re-queued.", count),
     applies_to=_can_retry,
     statuses=TASK_RETRYABLE_STATES,
 )
@@ -61,23 +43,16 @@ RETRY: Final = AdminAction(
 CANCEL: Final = AdminAction(
     name="cancel",
     label=_("Cancel task"),
-    button=lambda count, shown: ngettext("Cancel %s task", "Cancel %s tasks", count) % shown,
-    back_label=keep_label,
-    counts_all=True,
     question=_("Cancel %(rows)s?"),
     list_label=_("Cancel selected tasks that have not started"),
     act=TaskQuerySet.cancel,
     message=_cancelled,
-    applies_to=lambda task: task.status in TASK_LIVE_STATES - {TaskStatus.RUNNING},
     statuses=TASK_LIVE_STATES - {TaskStatus.RUNNING},
 )
 
 CANCEL_RUNNING: Final = AdminAction(
     name="cancel_running",
     label=_("Cancel and stop"),
-    button=lambda count, shown: ngettext("Cancel and stop %s task", "Cancel and stop %s tasks", count) % shown,
-    back_label=keep_label,
-    counts_all=True,
     question=_("Cancel and stop %(rows)s?"),
     list_label=_("Cancel, and stop if running"),
     act=partial(TaskQuerySet.cancel, include_running=True),
@@ -93,11 +68,10 @@ CANCEL_RUNNING: Final = AdminAction(
 RUN_NOW: Final = AdminAction(
     name="run_now",
     label=_("Run now"),
-    button=lambda count, shown: ngettext("Run %s task now", "Run %s tasks now", count) % shown,
     question=_("Run %(rows)s now?"),
     list_label=_("Run scheduled and retrying tasks now"),
     act=TaskQuerySet.run_now,
-    message=_due_now,
+    message=lambda count: ngettext("%d task is now due.", "%d tasks are now due.", count),
     applies_to=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.blocked,
     statuses=(TaskStatus.PENDING,),
     logged_columns=("enqueued_at",),
@@ -106,13 +80,10 @@ RUN_NOW: Final = AdminAction(
 MOVE: Final = AdminAction(
     name="move",
     label=_("Move"),
-    button=lambda count, shown: ngettext("Move %s task", "Move %s tasks", count) % shown,
-    counts_all=True,
     question=_("Move %(rows)s?"),
     list_label=_("Move pending tasks to another queue or priority"),
     act=TaskQuerySet.move,
-    message=_moved,
-    applies_to=lambda task: task.status == TaskStatus.PENDING,
+    message=lambda count: ngettext("%d task moved.", "%d tasks moved.", count),
     statuses=(TaskStatus.PENDING,),
     logged_columns=("queue_name", "priority"),
     form=MoveForm,
@@ -121,21 +92,15 @@ MOVE: Final = AdminAction(
 DELETE: Final = AdminAction(
     name="delete",
     label=_("Delete"),
-    button=lambda count, shown: ngettext("Delete %s task", "Delete %s tasks", count) % shown,
-    back_label=keep_label,
-    counts_all=True,
-    typed_number_above=1_000,
     question=_("Delete %(rows)s?"),
     list_label=_("Delete selected finished tasks"),
     act=delete_ended,
-    message=_deleted,
-    applies_to=lambda task: task.status in TASK_TERMINAL_STATES,
+    message=lambda count: ngettext("%d task deleted.", "%d tasks deleted.", count),
     statuses=TASK_TERMINAL_STATES,
     warning=_(
         "Deleted tasks cannot be restored, nor can their results and attempts. Unfinished tasks, and tasks "
         "whose result an unfinished workflow still needs, are skipped."
     ),
-    flag=DELETION,
 )
 
 #: In the order of the buttons.

@@ -15,22 +15,18 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import format_duration
 from ...db.now import Now
 from ...models import Heartbeat, Task, Worker
+from ...ops.keyset.criteria import NOTHING, Criteria
 from ...ops.keyset.scan import Page
 from ...ops.keyset.scopes import ScanScope
 from ..base import ReadOnlyAdmin, queue_database
 from ..formatting import time_column
 from ..links import Links
 from ..lists.changelist import KeysetChangeList
-from ..lists.ids import is_id
-from ..lists.search import Search
+from ..lists.search import Search, SearchAdmin, is_id
 
 
 class HeartbeatChangeList(KeysetChangeList):
     """Prepares the links of each heartbeat."""
-
-    def parse_search(self, text: str) -> Search:
-        """Parse the id of a task."""
-        return _parse_search(text)
 
     @cached_property
     def page(self) -> Page:
@@ -44,15 +40,7 @@ class HeartbeatChangeList(KeysetChangeList):
         return page
 
 
-def _parse_search(text: str) -> Search:
-    """Find the heartbeats for a task by its id, which is indexed."""
-    if not text.strip():
-        return Search()
-    rows = Q(task=UUID(text.strip())) if is_id(text) else Q(pk__in=[])
-    return Search(rows, scope=ScanScope(partitions=(rows,)))
-
-
-class HeartbeatAdmin(ReadOnlyAdmin):
+class HeartbeatAdmin(SearchAdmin, ReadOnlyAdmin):
     """Lists the stored heartbeats, newest first."""
 
     list_display = ("id", "role", "shown_sent_at", "age", "task_link", "sender_link", "hostname", "pid")
@@ -72,11 +60,14 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         annotated: QuerySet[Any] = heartbeats.annotate(read_at=Now())
         return annotated
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        """Find the heartbeats for a task by its id."""
-        return queryset.filter(_parse_search(search_term).rows), False
+    def parse_search(self, text: str, database: str) -> Search:
+        """Find the heartbeats for a task by its id, which is indexed."""
+        if not text.strip():
+            return Search()
+        if not is_id(text):
+            return Search(NOTHING)
+        rows = Q(task=UUID(text.strip()))
+        return Search(Criteria(rows, ScanScope(partitions=(rows,))))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeartbeatChangeList]:
         """Return the change list that pages by keyset."""

@@ -27,23 +27,21 @@ from ...core.numbers import format_number
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowStatus
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
-from ...ops.keyset.scan import KeysetScan
 from ...ops.metrics import Count, workflows
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
 from ...workflows.engine.retry_nodes import count_failed
 from ...workflows.lifecycle import RETRY_NODE
 from ..actions.action_admin import ActionAdmin
-from ..actions.admin_action import AdminAction, leave_label
+from ..actions.admin_action import AdminAction
 from ..copy_button import COPY_CSS, COPY_JS
 from ..formatting import as_json, time_column
 from ..links import Links, schedule_link
 from ..lists.cells import cell, short_id
 from ..lists.changelist import KeysetChangeList
-from ..lists.schedule_filter import ScheduleFilter
-from ..lists.search import Search, is_unreadable
-from ..lists.search_messages import SearchMessages
-from ..lists.sent_filter import SentFilter
+from ..lists.search import Search, SearchAdmin
+from ..lists.task_filters import ScheduleFilter
+from ..lists.time_filters import SentFilter
 from ..status_text import status_badge
 from ..times import relative_time
 from .completion_reason import with_node_names
@@ -65,7 +63,7 @@ _COLUMNS_OF: Final = {
 }
 
 
-class WorkflowAdmin(SearchMessages, ActionAdmin):
+class WorkflowAdmin(SearchAdmin, ActionAdmin):
     """Lists all workflows; lets permitted users pause, resume, cancel and retry them, and send them events."""
 
     list_display = ("shown_state", "shown_name", "shown_progress", "shown_run", "shown_id")
@@ -137,19 +135,9 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
             decode_text_columns(workflow, *_LARGE_COLUMNS)
         return workflow
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        """Search by id, name, unique key and input. The change list applies the search's row filter."""
-        if is_unreadable(request):
-            return queryset.none(), False
-        searched = parse_search(search_term, queryset.db)
-        rows = searched.apply(queryset)
-        name = str(request.resolver_match.url_name) if request.resolver_match else ""
-        if searched.row_filter is None or name.endswith("_changelist"):
-            return rows, False
-        page = KeysetScan(rows, searched.scope, searched.bounds, searched.row_filter).page()
-        return queryset.filter(pk__in=[row.pk for row in page.rows]), False
+    def parse_search(self, text: str, database: str) -> Search:
+        """Parse ids, beginnings of names, unique keys, and terms for the inputs."""
+        return parse_search(text, database)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         """Return the change list that pages by keyset."""
@@ -230,7 +218,6 @@ class WorkflowAdmin(SearchMessages, ActionAdmin):
             "extent": extent,
             "workflow": row,
             "back": back,
-            "back_label": leave_label(1),
         }
         return TemplateResponse(request, "admin/horsies_django/workflow_retry_node.html", context)
 
@@ -373,14 +360,10 @@ class WorkflowChangeList(KeysetChangeList):
 
     state_filter_class = WorkflowStatusFilter
 
-    def parse_search(self, text: str) -> Search:
-        """Parse ids, beginnings of names, unique keys, and terms for the inputs."""
-        return parse_search(text, self.root_queryset.db)
-
     def state_counts(self) -> Mapping[str, Count]:
         """Return the number of workflows in each state; nothing if more than the level narrows the list."""
         levels = next((spec for spec in self.filter_specs if isinstance(spec, TreeFilter)), None)
         if self.query or any(spec is not levels for spec in self.active_filters):
             return {}
-        only = levels.condition(levels.selected or "all") if levels is not None else Q()
+        only = levels.criteria.rows if levels is not None else Q()
         return workflows.count_by_state(self.root_queryset.db, only or Q(pk__isnull=False))

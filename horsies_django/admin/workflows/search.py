@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db import connections
 from django.db.models import Q, QuerySet, TextField
@@ -18,23 +18,21 @@ from ...db.expressions import AnyOf, StoredSize, encode_pk, json_array
 from ...enqueue.masking import Mask, mask_of
 from ...models import Workflow, WorkflowTask
 from ...ops.keyset import scopes
+from ...ops.keyset.criteria import NOTHING, Criteria
 from ...ops.keyset.keys import Key
-from ...ops.keyset.scan import KeyRange
 from ...ops.keyset.scopes import ScanScope
 from ...ops.payload_view.contents import decode
 from ...workflows.definition_registry import definition_registry
-from ..lists.filters import ChoiceFilter, FoldedFilter
-from ..lists.ids import looks_like_id
-from ..lists.payload_terms import MAX_SEARCHED_BYTES, PathTerm, Payload, matches_all
-from ..lists.search import Search, by_id, by_payload, combine
-from ..lists.search_terms import Takes, Term
+from ..lists.choice_filters import ChoiceFilter, FoldedFilter
+from ..lists.payload_search import MAX_SEARCHED_BYTES, PathTerm, Payload, matches_all
+from ..lists.search import Search, Takes, Term, by_id, by_payload, combine, is_id
 
 HELP: Final = _(
-    "A workflow id or its beginning, the beginning of a name, the unique key of an unfinished workflow, "
+    "A workflow id, the beginning of a name, the unique key of an unfinished workflow, "
     'args.order.id:42 or args.shop:"North side" for the input. Several terms must all match.'
 )
 
-QUALIFIERS: Final = {"id": Takes.WORD, "name": Takes.WORD, "key": Takes.WORD, "args": Takes.PATH}
+QUALIFIERS: Final = {"name": Takes.WORD, "key": Takes.WORD, "args": Takes.PATH}
 
 #: The first nodes of each workflow whose inputs are searched.
 MAX_NODES: Final = 20
@@ -52,17 +50,15 @@ def parse_search(text: str, database: str) -> Search:
 def _search_of(database: str, term: Term) -> Search:
     if term.qualifier == "args":
         return by_payload(term)
-    if term.qualifier == "id" or (not term.qualifier and not term.is_quoted and looks_like_id(term.text)):
-        return by_id(term)
     if term.qualifier == "key":
-        return _by_key(term.text, database) or Search(Q(pk__in=[]))
-    return Search(Q(name__startswith=term.text))
+        return _by_key(term.text, database) or Search(NOTHING)
+    return Search(Criteria(Q(name__startswith=term.text)))
 
 
 def _by_key(text: str, database: str) -> Search | None:
     """Return the search for the workflow that holds a unique key; None if there is none."""
     holder = Workflow.objects.using(database).holding_unique_key(text or None).values_list("pk", flat=True).first()
-    return Search(Q(pk=holder), bounds=KeyRange(holder, holder)) if holder else None
+    return by_id(holder) if holder else None
 
 
 class InputFilter:
@@ -108,11 +104,10 @@ class WorkflowStatusFilter(ChoiceFilter):
         """Return the statuses."""
         return list(WorkflowStatus.choices)
 
-    @property
-    def scope(self) -> ScanScope:
-        """The scope of the status."""
-        is_whole = self.selected in (None, WorkflowStatus.COMPLETED)
-        return scopes.TABLE if is_whole else ScanScope(partitions=(Q(status=self.selected),))
+    def criteria_of(self, choice: str) -> Criteria:
+        """Match the status."""
+        rows = Q(status=choice)
+        return Criteria(rows, scopes.TABLE if choice == WorkflowStatus.COMPLETED else ScanScope(partitions=(rows,)))
 
 
 class TreeFilter(ChoiceFilter):
@@ -122,18 +117,20 @@ class TreeFilter(ChoiceFilter):
     parameter_name = "level"
     default = "top"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
-        return [("top", _("top-level")), ("sub", _("subworkflows")), ("all", _("all"))]
+    options: ClassVar = {
+        "top": (_("top-level"), Criteria(Q(parent__isnull=True))),
+        "sub": (_("subworkflows"), Criteria(Q(parent__isnull=False))),
+        "all": (_("all"), Criteria()),
+    }
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Skip the filter if the search is an id or a part of one."""
-        is_given = self.value() is None and looks_like_id(request.GET.get("q", ""))
-        return queryset if is_given else super().queryset(request, queryset)
+    def __init__(self, request: HttpRequest, *args: Any) -> None:
+        self._is_skipped = is_id(request.GET.get("q", ""))
+        super().__init__(request, *args)
 
-    def condition(self, chosen: str) -> Q:
-        """Only subworkflows have a parent."""
-        return Q() if chosen == "all" else Q(parent__isnull=chosen == "top")
+    @property
+    def criteria(self) -> Criteria:
+        """Skip the filter if the search is an id."""
+        return Criteria() if self._is_skipped and self.value() is None else super().criteria
 
 
 class NameFilter(FoldedFilter):
@@ -148,7 +145,7 @@ class NameFilter(FoldedFilter):
             request, {definition._meta.name for definition in definition_registry.definitions.values()}
         )
 
-    @property
-    def scope(self) -> ScanScope:
+    def criteria_of(self, choice: str) -> Criteria:
         """Names have an index."""
-        return ScanScope(partitions=(Q(name=self.selected),)) if self.selected else scopes.TABLE
+        rows = Q(name=choice)
+        return Criteria(rows, ScanScope(partitions=(rows,)))

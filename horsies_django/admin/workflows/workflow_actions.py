@@ -20,7 +20,7 @@ from ...enqueue.backend import HorsiesBackend
 from ...enqueue.nodes import EVENT_NAME_LENGTH, event_name_error
 from ...workflows import control
 from ...workflows.engine.retry_nodes import count_failed, has_failed
-from ..actions.admin_action import AdminAction, all_rows, keep_label
+from ..actions.admin_action import AdminAction, all_rows
 from ..form_fields import JSONPayloadField, SuggestionInput
 
 
@@ -79,6 +79,17 @@ class EventAction(AdminAction):
         """See :meth:`AdminAction.log_label`."""
         return f"{self.label}: {values['name']}"
 
+    def skipped_reason(self, rows: QuerySet[Any]) -> str:
+        """Name the backends of these workflows that are no longer in the settings."""
+        aliases = set(rows.order_by().values_list("backend", flat=True).distinct())
+        gone = sorted(aliases - {alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)})
+        if not gone:
+            return ""
+        message = gettext(
+            "Workflows of these backends get no event, because TASKS no longer has them as a HorsiesBackend: %(names)s."
+        )
+        return message % {"names": ", ".join(gone)}
+
 
 class RetryAction(AdminAction):
     """Retries the failed nodes, and reports how many run again; that is the number that ``act`` returns."""
@@ -123,18 +134,6 @@ def _send_event(database: str, key: UUID, **values: Any) -> bool:
         return False
 
 
-def _missing_backends(rows: QuerySet[Any]) -> str:
-    """Name the backends of these workflows that are no longer in the settings."""
-    aliases = set(rows.order_by().values_list("backend", flat=True).distinct())
-    gone = sorted(aliases - {alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)})
-    if not gone:
-        return ""
-    message = gettext(
-        "Workflows of these backends get no event, because TASKS no longer has them as a HorsiesBackend: %(names)s."
-    )
-    return message % {"names": ", ".join(gone)}
-
-
 def is_live(workflow: Any) -> bool:
     """Return whether it has not ended."""
     return workflow.status not in WORKFLOW_TERMINAL_STATES
@@ -152,7 +151,6 @@ def _cancelled(count: int) -> str:
 PAUSE: Final = AdminAction(
     name="pause",
     label=_("Pause"),
-    button=lambda count, shown: ngettext("Pause %s workflow", "Pause %s workflows", count) % shown,
     question=_("Pause %(rows)s?"),
     list_label=_("Pause selected workflows"),
     act=_for_each(control.pause),
@@ -163,7 +161,6 @@ PAUSE: Final = AdminAction(
 RESUME: Final = AdminAction(
     name="resume",
     label=_("Resume"),
-    button=lambda count, shown: ngettext("Resume %s workflow", "Resume %s workflows", count) % shown,
     question=_("Resume %(rows)s?"),
     list_label=_("Resume selected workflows"),
     act=_for_each(control.resume),
@@ -174,9 +171,6 @@ RESUME: Final = AdminAction(
 RETRY: Final = RetryAction(
     name="retry",
     label=_("Retry failed nodes"),
-    button=lambda count, shown: (
-        ngettext("Retry failed nodes of %s workflow", "Retry failed nodes of %s workflows", count) % shown
-    ),
     question=_("Retry failed nodes of %(rows)s?"),
     list_label=_("Retry failed nodes of selected workflows"),
     act=_for_each(control.retry),
@@ -190,9 +184,6 @@ RETRY: Final = RetryAction(
 SEND_EVENT: Final = EventAction(
     name="send_event",
     label=_("Send event"),
-    button=lambda count, shown: (
-        ngettext("Send the event to %s workflow", "Send the event to %s workflows", count) % shown
-    ),
     question=_("Send an event to %(rows)s?"),
     list_label=_("Send an event to selected workflows"),
     act=_for_each(_send_event),
@@ -200,15 +191,11 @@ SEND_EVENT: Final = EventAction(
     applies_to=is_live,
     logged_columns=(),
     form=EventForm,
-    skipped_reason=_missing_backends,
 )
 
 CANCEL: Final = AdminAction(
     name="cancel",
     label=_("Cancel workflow"),
-    button=lambda count, shown: ngettext("Cancel %s workflow", "Cancel %s workflows", count) % shown,
-    back_label=keep_label,
-    counts_all=True,
     question=_("Cancel %(rows)s?"),
     list_label=_("Cancel selected workflows"),
     act=_for_each(control.cancel),
@@ -223,12 +210,6 @@ CANCEL: Final = AdminAction(
 CANCEL_RUNNING: Final = AdminAction(
     name="cancel_running",
     label=_("Cancel and stop running tasks"),
-    button=lambda count, shown: (
-        ngettext("Cancel %s workflow and stop running tasks", "Cancel %s workflows and stop running tasks", count)
-        % shown
-    ),
-    back_label=keep_label,
-    counts_all=True,
     question=_("Cancel %(rows)s and stop running tasks?"),
     list_label=_("Cancel selected workflows and stop running tasks"),
     act=_for_each(partial(control.cancel, include_running=True)),

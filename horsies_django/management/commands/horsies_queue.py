@@ -21,7 +21,7 @@ from horsies_django.db.connection import own_connection
 from horsies_django.management import quiet
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
-from horsies_django.management.tasks.flags import parse_retention
+from horsies_django.management.tasks.enqueue import parse_retention
 from horsies_django.management.text_table import number_text, table
 from horsies_django.models import Queue, Task
 from horsies_django.models.check_migrated import check_tables

@@ -17,9 +17,10 @@ from horsies_django.db.connection import own_connection
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks import act, enqueue, show
-from horsies_django.management.tasks.flags import add_action, add_common, add_listing
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.inspector import Inspector, tasks
+from horsies_django.ops.inspector.inspector import PAGE
+from horsies_django.ops.inspector.task_states import ALLOWED
 
 COMMAND: Final = "horsies_task"
 
@@ -59,12 +60,12 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-        add_listing(_action(actions, "list", "List tasks, the newest first."))
+        _add_listing(_action(actions, "list", "List tasks, the newest first."))
         by_id = _action(actions, "show", "Show the details of tasks.")
         by_id.add_argument("ids", metavar="ID", nargs="+", help="Ids of tasks; - reads ids from standard input.")
         for name, text in _ACTS.items():
             action_parser = _action(actions, name, text)
-            add_action(action_parser)
+            _add_action(action_parser)
             if name == "cancel":
                 action_parser.add_argument("--running", action="store_true", help="Also running tasks.")
             if name == "move":
@@ -103,5 +104,45 @@ class Command(QueueCommand):
 
 def _action(actions: Any, name: str, text: str) -> CommandParser:
     parser: CommandParser = actions.add_parser(name, help=text, description=text)
-    add_common(parser)
+    _add_common(parser)
     return parser
+
+
+def _add_common(parser: CommandParser) -> None:
+    """Add the flags of every action."""
+    parser.add_argument("--backend", metavar="ALIAS", help="Only tasks of this key of TASKS (default: all).")
+    parser.add_argument("--json", action="store_true", help="Print JSON; a list is one object per line.")
+
+
+def _add_filters(parser: CommandParser) -> None:
+    """Add the flags that filter tasks."""
+    parser.add_argument("--status", metavar="A,B", help=f"Only tasks in these states: {ALLOWED}.")
+    parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
+    parser.add_argument(
+        "--task", metavar="NAME", help="Only calls of the task with this name; its old names count too."
+    )
+    parser.add_argument(
+        "--older-than", metavar="DURATION", help='Only tasks sent longer ago than this: "90s", "12h", "7d".'
+    )
+    parser.add_argument(
+        "--error", metavar="FINGERPRINT", help="Only tasks whose last attempt failed with this error; see `show`."
+    )
+
+
+def _add_listing(parser: CommandParser) -> None:
+    """Add the flags of ``list``."""
+    _add_filters(parser)
+    parser.add_argument("--limit", metavar="N", default=str(PAGE), help="Print at most N tasks (default: %(default)s).")
+    parser.add_argument("--all", action="store_true", help="Print all tasks, page by page.")
+    parser.add_argument("--after", metavar="ID", help="Start after this task, the last of the previous page.")
+    parser.add_argument("--ids", action="store_true", help="Print ids only, for another command's standard input.")
+
+
+def _add_action(parser: CommandParser) -> None:
+    """Add the flags of actions on many tasks: which tasks, and how to confirm."""
+    parser.add_argument("ids", metavar="ID", nargs="*", help="Ids of tasks; - reads ids from standard input.")
+    parser.add_argument("--all", action="store_true", help="All tasks that match the filters; asks for confirmation.")
+    _add_filters(parser)
+    parser.add_argument("--limit", metavar="N", help="Change at most N tasks, the newest first.")
+    parser.add_argument("--yes", action="store_true", help="Do not ask for confirmation.")
+    parser.add_argument("--dry-run", action="store_true", help="Change nothing; print what would be done.")

@@ -7,17 +7,17 @@ import sys
 import time
 from collections.abc import Iterator
 from typing import Any, Final
+from uuid import UUID
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import DatabaseError
 
+from horsies_django.core.ids import parse_uuid
 from horsies_django.core.printable import one_line
-from horsies_django.ops.inspector import Inspector, Matching, Report, Selection
+from horsies_django.management.environment import parse_duration_flag
+from horsies_django.ops.inspector import Inspector, Report, Selection
 from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, TaskAction, move_action
-from horsies_django.ops.inspector.selection import narrow_to_action
-from horsies_django.ops.keyset.estimate import Estimate, estimate_rows, upper_bound
-
-from .flags import parse_count, parse_filters, parse_ids
+from horsies_django.ops.inspector.criteria import TaskFilters
 
 #: How the output describes the processed tasks, by action.
 PARTICIPLES: Final = {
@@ -46,7 +46,7 @@ def act(inspector: Inspector, action: str, options: dict[str, Any], out: OutputW
     limit = parse_count("--limit", options["limit"])
     selection = _selection(inspector, task_action, options)
     is_dry = options["dry_run"]
-    if isinstance(selection, Matching) and not (is_dry or options["yes"] or _confirm(selection, task_action, err)):
+    if selection.ids is None and not (is_dry or options["yes"] or _confirm(selection, task_action, err)):
         raise CommandError("Nothing was done.", returncode=1)
     report = Report(action=task_action.name, is_dry=is_dry)
     failure = ""
@@ -82,19 +82,17 @@ def _selection(inspector: Inspector, task_action: TaskAction, options: dict[str,
         if is_narrowed:
             raise ValueError("Filters need --all; they do not apply to tasks given by id.")
         return inspector.with_ids(parse_ids(options["ids"]))
-    filters = parse_filters(options)
-    narrow_to_action(filters, task_action)  # raises ValueError before the user is asked
-    return Matching(inspector.rows, filters)
+    selection = Selection(inspector.rows, parse_filters(options))
+    selection.states(task_action)  # raises ValueError before the user is asked
+    return selection
 
 
-def _confirm(matching: Matching, task_action: TaskAction, err: OutputWrapper) -> bool:
+def _confirm(selection: Selection, task_action: TaskAction, err: OutputWrapper) -> bool:
     """Ask for confirmation. Raises ValueError if standard input is not a terminal."""
     if not sys.stdin.isatty():
         raise ValueError("--all asks first, and there is no terminal to ask at: give --yes, or --dry-run.")
-    filters = narrow_to_action(matching.filters, task_action)
-    estimate = estimate_rows(filters.scan(matching.rows), Estimate(before=upper_bound(matching.rows).upper))
-    states = ", ".join(sorted(filters.states))
-    err.write(f"{task_action.name}: {estimate} tasks ({states}). Continue? [y/N] ", ending="")
+    tally, states = selection.matching(task_action).count(), ", ".join(sorted(selection.states(task_action)))
+    err.write(f"{task_action.name}: {tally} tasks ({states}). Continue? [y/N] ", ending="")
     err.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -122,3 +120,38 @@ def _print(report: Report, options: dict[str, Any], out: OutputWrapper) -> None:
             out.write(f"  {count} of them: {why}")
     for left in report.skipped[:MAX_NAMED]:
         out.write(one_line(f"  {left}"))
+
+
+def parse_filters(options: dict[str, Any]) -> TaskFilters:
+    """Parse the filter flags. Raises ValueError naming the flag."""
+    status, age = options["status"], options["older_than"]
+    names = status.split(",") if isinstance(status, str) else status
+    try:
+        return TaskFilters.of(
+            status=None if status is None else [name.strip().lower() for name in names],
+            queue=options["queue"],
+            task=options["task"],
+            older_than=None if age is None else parse_duration_flag("--older-than", age),
+            error=options["error"],
+        )
+    except ValueError as error:
+        name, _, rest = str(error).partition(" ")
+        raise ValueError(f"--{name.replace('_', '-')} {rest}") from None
+
+
+def parse_ids(given: list[str]) -> list[UUID]:
+    """Parse ids, reading standard input in place of ``-``. Raises ValueError for an invalid id."""
+    texts: list[str] = []
+    for text in given:
+        texts += sys.stdin.read().split() if text == "-" else [str(text)]
+    return [parse_uuid(text) for text in texts]
+
+
+def parse_count(flag: str, given: str | int | None) -> int | None:
+    """Parse a whole number of at least 1. Raises ValueError naming the flag."""
+    if given is None:
+        return None
+    text = str(given)
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{flag}: {given!r} is not allowed; allowed: a whole number from 1 on.")
+    return int(text)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser, OutputWrapper
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_naive, make_aware
 
 from horsies_django.core.retry import ANY_CODE, RetryPolicy
 from horsies_django.management.environment import parse_duration_flag
 from horsies_django.ops.inspector import Inspector
-
-from .flags import parse_retention, parse_time
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -55,7 +56,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "queue_name": given["queue"],
         "priority": _number("--priority", given["priority"]),
         "run_after": _run_after(given),
-        "good_until": given["good_until"] and parse_time("--good-until", given["good_until"]),
+        "good_until": given["good_until"] and _time("--good-until", given["good_until"]),
         "timeout": given["timeout"] and parse_duration_flag("--timeout", given["timeout"]).total_seconds(),
         "retry_policy": _policy(_number("--retries", given["retries"])),
         "unique_key": given["unique_key"],
@@ -68,7 +69,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 def _run_after(given: dict[str, Any]) -> Any:
     if given["delay"] is not None:
         return parse_duration_flag("--in", given["delay"])
-    return given["at"] and parse_time("--at", given["at"])
+    return given["at"] and _time("--at", given["at"])
 
 
 def _policy(retries: int | None) -> RetryPolicy | None:
@@ -97,3 +98,30 @@ def _number(flag: str, text: str | int | None) -> int | None:
         return int(text)
     except ValueError:
         raise ValueError(f"{flag}: {text!r} is not allowed; allowed: a whole number.") from None
+
+
+def parse_retention(text: Any) -> Any:
+    """Parse ``retention``: one duration, or by state as in ``completed=1d,failed=forever``. Validates nothing."""
+    if not isinstance(text, str):
+        return text
+    if "=" not in text:
+        return _parse_duration(text)
+    pairs = (part.partition("=") for part in text.split(","))
+    return {state.strip().lower(): _parse_duration(kept.strip()) for state, _, kept in pairs}
+
+
+def _parse_duration(text: str) -> float | str | None:
+    if text == "forever":
+        return None
+    return float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else text
+
+
+def _time(flag: str, text: str | datetime) -> datetime:
+    """Parse a date and time, by default in the project's time zone. Raises ValueError naming the flag."""
+    try:
+        moment = text if isinstance(text, datetime) else parse_datetime(text)
+    except (ValueError, TypeError):
+        moment = None
+    if moment is None:
+        raise ValueError(f"{flag}: {text!r} is not allowed; allowed: a time like 2026-12-24T18:00+01:00.")
+    return make_aware(moment) if is_naive(moment) else moment

@@ -16,7 +16,7 @@ from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.inspector.task_states import WAITING, Wait
 
-from .flags import parse_count, parse_filters, parse_ids
+from .act import parse_count, parse_filters, parse_ids
 
 _HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "fingerprint", "")
 

@@ -13,18 +13,14 @@ Report(action='run', done=4012, left=0, reasons={}, skipped=(), is_dry=False)
 from __future__ import annotations
 
 from .delete_queue import DeletedQueue, QueueNotEmpty, delete_queue
-from .detail import TaskDetail
 from .inspector import Inspector, tasks
-from .report import Report, Skipped
-from .selection import ByIds, Matching, Selection
-from .summary import TaskSummary
+from .selection import Report, Selection, Skipped
 from .task_states import State
+from .task_values import TaskDetail, TaskSummary
 
 __all__ = [
-    "ByIds",
     "DeletedQueue",
     "Inspector",
-    "Matching",
     "QueueNotEmpty",
     "Report",
     "Selection",

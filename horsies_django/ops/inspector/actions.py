@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
-from ...models.operator_actions import backends_with, checked_priority
+from django.db import transaction
+
+from ...core.status import TaskStatus
+from ...db.now import Now
+from ...models.operator_actions import ENGINE_TASK_PREFIX, backends_with, checked_priority
 from ...models.transitions import TaskQuerySet
-from .candidates import Candidate
-from .delete_tasks import delete_waiting_or_ended
-from .task_states import ENDED, WAITING, State
-
-#: Returns why an action can't be applied to a task in an allowed state; None if it can.
-Objection = Callable[[Candidate], str | None]
+from ...reaper import prune
+from .task_states import ENDED, WAITING, State, state_of
 
 
-def _no_objection(task: Candidate) -> None:
-    return None
+class Candidate(NamedTuple):
+    """The columns of a task and the database's time when they were read."""
+
+    id: UUID
+    status: str
+    task_name: str
+    backend: str
+    workflow_id: UUID | None
+    enqueued_at: datetime
+    next_retry_at: datetime | None
+    good_until: datetime | None
+    group_key: str | None
+    claim: int
+    now: datetime
+
+    @property
+    def state(self) -> State | str:
+        """The state of the task."""
+        return state_of(self, self.now)
+
+    @property
+    def is_past_deadline(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.good_until is not None and self.good_until <= self.now
+
+    @property
+    def is_engine_task(self) -> bool:
+        """Whether it is an internal task of the workflow engine."""
+        return self.task_name.startswith(ENGINE_TASK_PREFIX)
+
+
+def candidates(rows: TaskQuerySet) -> Iterator[Candidate]:
+    """Yield a candidate for each row, the newest first. Takes one statement."""
+    columns: list[Any] = [*Candidate._fields[:-1], Now()]
+    columns[0] = "pk"
+    for values in rows.order_by("-pk").values_list(*columns):
+        yield Candidate(*values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +66,7 @@ class TaskAction:
         name: Its name in reports and logs.
         states: The states that it takes.
         act: Changes the rows whose state allows it and returns how many.
-        objection: Further conditions that prevent it.
+        objection: Returns why it can't be applied to a task in one of these states; None if it can.
         fallback_reason: The reason for a skipped task when nothing in :class:`Candidate` explains it.
         default_states: The states that "all" covers if the filter names none.
         log_fields: Additional fields of the log line.
@@ -38,7 +75,7 @@ class TaskAction:
     name: str
     states: frozenset[State]
     act: Callable[[TaskQuerySet], int]
-    objection: Objection = _no_objection
+    objection: Callable[[Candidate], str | None] = lambda task: None
     fallback_reason: str = "it changed meanwhile"
     default_states: frozenset[State] = frozenset()
     log_fields: Mapping[str, Any] = field(default_factory=dict)
@@ -65,6 +102,29 @@ def _delete_objection(task: Candidate) -> str | None:
     if task.state in WAITING and task.workflow_id is not None:
         return "it is a node of a workflow: cancel it, or the workflow"
     return None
+
+
+def delete_ended(tasks: TaskQuerySet) -> int:
+    """Delete the ended tasks, with their attempts and heartbeats, as pruning does. Return how many.
+
+    Skips tasks whose workflow has not processed their end yet, and rows that another transaction has locked.
+    """
+    with transaction.atomic(using=tasks.db):
+        return prune.delete(tasks.deletable())
+
+
+def delete_waiting_or_ended(tasks: TaskQuerySet) -> int:
+    """Delete the ended tasks and the pending ones, which are cancelled first. Return how many.
+
+    Skips pending tasks of workflow nodes, because their workflow would wait for them.
+    """
+    with transaction.atomic(using=tasks.db):
+        waiting = tasks.filter(status=TaskStatus.PENDING, workflow_id__isnull=True)
+        keys = list(waiting.lock().values_list("pk", flat=True))
+        cancelled = tasks.all_rows().filter(pk__in=keys)
+        if keys and cancelled.cancel():
+            return prune.delete(cancelled.deletable()) + delete_ended(tasks)
+        return delete_ended(tasks)
 
 
 RUN: Final = TaskAction(

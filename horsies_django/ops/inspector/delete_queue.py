@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from ...core.operations import log_operation
 from ...models import Queue, Task
-from .filters import TaskFilters
-from .selection import Matching
+from .criteria import TaskFilters
+from .selection import Selection
 from .task_states import ENDED, HELD, WAITING, State
 
 #: The states of tasks that have not ended.
@@ -41,7 +41,7 @@ def delete_queue(name: str, database: str, *, force: bool = False) -> DeletedQue
     _refuse(name, database, HELD if force else _LIVE)
     rows = Task.objects.using(database)
     states = ENDED | WAITING if force else ENDED
-    report = Matching(rows, TaskFilters.of(status=states, queue=name)).delete()
+    report = Selection(rows, TaskFilters.of(status=states, queue=name)).delete()
     if report.left:
         reasons = "; ".join(f"{count}: {why}" for why, count in report.reasons.items())
         raise QueueNotEmpty(
@@ -58,10 +58,10 @@ def delete_queue(name: str, database: str, *, force: bool = False) -> DeletedQue
 
 def _refuse(name: str, database: str, states: frozenset[State], more: str = "") -> None:
     """Raise QueueNotEmpty if the queue has a task in one of these states."""
-    found = TaskFilters.of(status=states, queue=name).scan(Task.objects.using(database)).first(1, None)
-    if not found:
+    criteria = TaskFilters.of(status=states, queue=name).criteria
+    task = next(iter(criteria.scan(criteria.filter(Task.objects.using(database))).first(1)), None)
+    if task is None:
         return
-    task = found[0]
     is_held = task.claimed
     how = "Pause it and cancel them, or wait until they end" if is_held else "Cancel or move them, or use force"
     live = "that a worker holds" if is_held else "that wait"

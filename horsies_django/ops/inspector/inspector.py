@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
-from ...core.backends import horsies_backend
+from ...core.backends import config_of, horsies_backend
 from ...core.compat import DEFAULT_TASK_BACKEND_ALIAS
+from ...core.exceptions import NotRegistered
 from ...core.ids import parse_uuid
 from ...core.operations import log_operation
+from ...core.registry import registry
+from ...enqueue.call_builder import CallBuilder
 from ...enqueue.handle import TaskHandle
+from ...enqueue.task import HorsiesTask
 from ...models import Task
+from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
-from .detail import TaskDetail, task_detail
-from .filters import TaskFilters
-from .report import Report, Skipped
-from .selection import MISSING, ByIds, Matching
-from .send_by_name import registered_task, send_by_name, update_action
-from .summary import TaskSummary, task_summaries, with_summary_columns
+from .actions import TaskAction
+from .criteria import TaskFilters
+from .selection import MISSING, Report, Selection, Skipped
 from .task_states import State
+from .task_values import TaskDetail, TaskSummary, task_detail, task_summaries, with_summary_columns
 
 #: Default number of tasks on a page.
 PAGE: Final = 30
@@ -75,8 +79,7 @@ class Inspector:
         self, filters: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
     ) -> Iterator[Sequence[TaskSummary]]:
         """Yield pages until there are no more tasks."""
-        scan = filters.scan(self.rows)
-        scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # the scan of a TaskFilters reads tasks
+        scan = filters.criteria.scan(with_summary_columns(cast("TaskQuerySet", filters.criteria.filter(self.rows))))
         before = None if after is None else parse_uuid(after, "after")
         while rows := scan.first(size, before):
             yield task_summaries(rows)
@@ -98,15 +101,15 @@ class Inspector:
         task: str | None = None,
         older_than: timedelta | float | str | None = None,
         error: str | None = None,
-    ) -> Matching:
+    ) -> Selection:
         """Select all tasks that match, as in ``matching(status="retrying").run()``. Raises ValueError."""
         filters = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than, error=error)
-        return Matching(self.rows, filters)
+        return Selection(self.rows, filters)
 
-    def with_ids(self, *ids: UUID | str | Iterable[UUID | str]) -> ByIds:
+    def with_ids(self, *ids: UUID | str | Iterable[UUID | str]) -> Selection:
         """Select tasks by their ids. Raises ValueError for an invalid id."""
-        every = chain.from_iterable([one] if isinstance(one, UUID | str) else one for one in ids)
-        return ByIds(self.rows, tuple(dict.fromkeys(parse_uuid(one) for one in every)))
+        every = chain.from_iterable([each] if isinstance(each, UUID | str) else each for each in ids)
+        return Selection(self.rows, ids=tuple(dict.fromkeys(map(parse_uuid, every))))
 
     def run(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
         """See :meth:`.selection.Selection.run`."""
@@ -135,11 +138,13 @@ class Inspector:
 
         Raises ValueError if its name is no longer registered, and whatever ``send()`` raises for invalid arguments.
         """
-        chosen = self.with_ids(id)
-        name, backend = self.rows.filter(pk__in=chosen.ids).values_list("task_name", "backend").first() or ("", "")
+        key = parse_uuid(id)
+        name, backend = self.rows.filter(pk=key).values_list("task_name", "backend").first() or ("", "")
         if not name:
-            return Report(action="update").with_batch(0, [Skipped(chosen.ids[0], None, MISSING)], {})
-        return chosen.apply(update_action(registered_task(name).with_options(backend=backend), args, kwargs or {}))
+            return Report(action="update").with_batch(0, [Skipped(key, None, MISSING)], {})
+        return self.with_ids(key).apply(
+            update_action(registered_task(name).with_options(backend=backend), args, kwargs or {})
+        )
 
     # Sending.
 
@@ -153,7 +158,8 @@ class Inspector:
         """
         if self.backend is not None:
             options.setdefault("backend", self.backend)
-        handle = send_by_name(path, args, kwargs or {}, options)
+        task = registered_task(path)
+        handle = (task.with_options(**options) if options else task).send(*args, **(kwargs or {}))
         log_operation("task.enqueue", 0 if handle.replayed else 1, task=path, ids=[handle.id])
         return handle
 
@@ -162,6 +168,38 @@ class Inspector:
         """All tasks of the inspector's database, or of its backend."""
         rows: TaskQuerySet = Task.objects.using(self.database)
         return rows if self.backend is None else rows.filter(backend=self.backend)
+
+
+def update_action(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskAction:
+    """Return the action that replaces the arguments of scheduled calls of a task.
+
+    Raises TypeError or ValueError that names the parameter if the arguments don't fit.
+    """
+    options = config_of(task.backend)
+    arguments = CallBuilder.of(task, options).arguments(args, kwargs)
+    is_typed = options.serializer == "rich"
+    act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, typed_payload=is_typed)
+    return TaskAction(
+        name="update",
+        states=frozenset({State.SCHEDULED}),
+        act=act,
+        fallback_reason="its arguments come from its workflow, or from calls that it gathers",
+    )
+
+
+def registered_task(path: str) -> HorsiesTask[..., Any]:
+    """Return the registered task with this name. Raises ValueError if there is none. Imports nothing."""
+    if not isinstance(path, str):
+        raise ValueError(f"There is no task at {path!r}; allowed: the name of a registered task.")
+    try:
+        task = registry.find_task(path)
+    except NotRegistered as error:
+        raise ValueError(f"There is no task at {path!r}: {error}") from error
+    if path.startswith(ENGINE_TASK_PREFIX):
+        raise ValueError(f"There is no task at {path!r}; allowed: a task of the project.")
+    if not isinstance(task, HorsiesTask):
+        raise ValueError(f"The task at {path!r} is of another kind of backend; allowed: one of a HorsiesBackend.")
+    return task
 
 
 def _count(name: str, given: int) -> int:

@@ -24,7 +24,7 @@ from ...enqueue.unique_keys import has_masked_key
 from ...models import Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ..payload_view.contents import contents_of
-from .send_by_name import registered_task
+from .inspector import registered_task
 
 #: Stands for a value that a mask hides. No call is sent with it.
 HIDDEN: Final = "<hidden: enter again>"

@@ -2,33 +2,102 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self, cast
 from uuid import UUID
 
 from ...core.operations import log_operation
 from ...models.transitions import TaskQuerySet
-from ..keyset.estimate import upper_bound
+from ..keyset.matching import MatchingRows
 from . import actions
-from .actions import TaskAction
-from .candidates import Candidate, candidates
-from .filters import TaskFilters
-from .report import Report, Skipped
+from .actions import Candidate, TaskAction, candidates
+from .criteria import TaskFilters
+from .task_states import State
 
 #: The reason for an id without a task.
 MISSING: Final = "there is no such task"
 
+#: Maximum number of skipped tasks that a report names; it counts the others.
+MAX_NAMED: Final = 1_000
 
-class Selection(ABC):
-    """Tasks to act on. Each action returns a :class:`Report` and takes ``dry_run``.
 
-    An action runs in batches, each with its own statements, so a later failure does not undo earlier batches.
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A task that the action skipped, its state (None if there is no such task), and the reason."""
+
+    id: UUID
+    state: State | str | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How many tasks an action changed and which ones it skipped.
+
+    Attributes:
+        action: The name of the action: ``run``, ``cancel``, ``retry``, ``move``, ``delete`` or ``update``.
+        done: How many tasks it changed, or would have changed on a dry run.
+        left: How many tasks it skipped.
+        reasons: The number of skipped tasks by reason.
+        skipped: The first ``MAX_NAMED`` skipped tasks, without those that changed concurrently.
+        is_dry: Whether it was a dry run.
+    """
+
+    action: str
+    done: int = 0
+    left: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    skipped: tuple[Skipped, ...] = ()
+    is_dry: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no task was skipped."""
+        return self.left == 0
+
+    def with_batch(self, done: int, skipped: Iterable[Skipped], unnamed: Mapping[str, int]) -> Self:
+        """Return the report with a batch added. ``unnamed`` counts unidentified skipped tasks by reason."""
+        more = tuple(skipped)
+        return replace(
+            self,
+            done=self.done + done,
+            left=self.left + len(more) + sum(unnamed.values()),
+            reasons=dict(Counter(self.reasons) + Counter(task.why for task in more) + Counter(unnamed)),
+            skipped=(*self.skipped, *more)[:MAX_NAMED],
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON."""
+        skipped = [{"id": str(task.id), "state": task.state, "why": task.why} for task in self.skipped]
+        return {
+            "action": self.action,
+            "done": self.done,
+            "left": self.left,
+            "reasons": dict(self.reasons),
+            "skipped": skipped,
+            "is_dry": self.is_dry,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Tasks to act on: those with the ids, or all that match the filters. Each action returns a :class:`Report`.
+
+    An action runs in batches, each with its own statements, so a later failure does not undo earlier batches. Each of
+    the ids is a batch of its own, so that the report covers each one. Matching tasks are changed from the newest to the
+    oldest, without those sent after the start.
     """
 
     #: The tasks that were selected from.
     rows: TaskQuerySet
+    filters: TaskFilters = field(default_factory=TaskFilters)
+    #: The ids; None selects by the filters.
+    ids: tuple[UUID, ...] | None = None
 
     def run(self, *, dry_run: bool = False) -> Report:
         """Make scheduled, aggregating and retrying tasks due now."""
@@ -66,148 +135,94 @@ class Selection(ABC):
         """Apply an action batch by batch, and yield the report so far after each. Log the final report."""
         report = Report(action=action.name, is_dry=dry_run)
         try:
-            for rows, keys in self.batches(action):
+            rows, batches = self._batches(action)
+            for keys in batches:
                 room = None if limit is None else limit - report.done
-                step = _ActionBatch(action, self.rows, rows, keys, room)
-                report = step.preview(report) if dry_run else step.apply(report)
+                fitting, skipped = self._split(action, keys, room)
+                unnamed: dict[str, int] = {}
+                done = len(fitting)
+                if fitting and not dry_run:
+                    done = action.act(rows.order_by().filter(pk__in=fitting))  # rows that no longer match drop out
+                    more, unnamed = self._explain_missed(action, fitting, len(fitting) - done)
+                    skipped += more
+                report = report.with_batch(done, skipped, unnamed)
                 yield report
                 if limit is not None and report.done >= limit:
                     return
         finally:  # log what was done before an error, too
             if not dry_run and (report.done or report.left):
-                log_operation(
-                    f"task.{action.name}", report.done, left=report.left or None, **action.log_fields, **self.log_fields
-                )
+                fields = {**action.log_fields, **self._log_fields}
+                log_operation(f"task.{action.name}", report.done, left=report.left or None, **fields)
 
-    @property
-    @abstractmethod
-    def log_fields(self) -> Mapping[str, Any]:
-        """Fields that identify the selection in the log."""
-
-    @abstractmethod
-    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield the rows that the action may change, with the ids of the next batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class ByIds(Selection):
-    """Tasks given by id. Each is a batch of its own, so that the report covers each one."""
-
-    rows: TaskQuerySet
-    ids: tuple[UUID, ...]
-
-    @property
-    def log_fields(self) -> Mapping[str, Any]:
-        """The ids."""
-        return {"ids": self.ids}
-
-    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield each id as a batch."""
-        for key in self.ids:
-            yield self.rows, [key]
-
-
-@dataclass(frozen=True, slots=True)
-class Matching(Selection):
-    """All tasks that match filters, from the newest to the oldest. Tasks sent after the start are not included."""
-
-    rows: TaskQuerySet
-    filters: TaskFilters
-
-    @property
-    def log_fields(self) -> Mapping[str, Any]:
-        """The filters, as log fields."""
-        filters = self.filters
-        age = None if filters.older_than is None else f"{filters.older_than.total_seconds():g}s"
-        states = sorted(filters.states) or None
-        return {
-            "all": True,
-            "status": states,
-            "queue": filters.queue,
-            "task": filters.task,
-            "older_than": age,
-            "error": filters.error,
-        }
-
-    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
-        """Yield batches of a few hundred ids, in the filter's states or else in those the action covers by default.
+    def matching(self, action: TaskAction) -> MatchingRows:
+        """Return the rows that match now, in the filter's states or else in those the action covers by default.
 
         Raises ValueError if the action takes none of the filter's states.
         """
-        filters = narrow_to_action(self.filters, action)
-        edge = upper_bound(self.rows)
-        scan = filters.scan(self.rows).sent_until(edge.asked_at)
-        rows = cast("TaskQuerySet", scan.rows)
-        for batch, _ in scan.id_batches(edge.upper):
-            if batch:
-                yield rows, batch
+        criteria = replace(self.filters, states=self.states(action)).criteria
+        return MatchingRows.now(criteria.scan(criteria.filter(self.rows)))
 
+    def states(self, action: TaskAction) -> frozenset[State]:
+        """Return the states of the filter that the action takes. Raises ValueError if there is none."""
+        states = self.filters.states or action.states_of_all
+        if not states & action.states:
+            allowed = ", ".join(sorted(action.states))
+            raise ValueError(f"status is {', '.join(sorted(self.filters.states))}; {action.name} takes {allowed}.")
+        return states & action.states
 
-def narrow_to_action(filters: TaskFilters, action: TaskAction) -> TaskFilters:
-    """Return the filters limited to the states that the action takes. Raises ValueError if none is left."""
-    states = filters.states or action.states_of_all
-    if not states & action.states:
-        allowed = ", ".join(sorted(action.states))
-        raise ValueError(f"status is {', '.join(sorted(filters.states))}; {action.name} takes {allowed}.")
-    return replace(filters, states=states & action.states)
+    @property
+    def _log_fields(self) -> Mapping[str, Any]:
+        if self.ids is not None:
+            return {"ids": self.ids}
+        filters = self.filters
+        return {
+            "all": True,
+            "status": sorted(filters.states) or None,
+            "queue": filters.queue,
+            "task": filters.task,
+            "older_than": None if filters.older_than is None else f"{filters.older_than.total_seconds():g}s",
+            "error": filters.error,
+        }
 
+    def _batches(self, action: TaskAction) -> tuple[TaskQuerySet, Iterable[Sequence[UUID]]]:
+        """Return the rows that the action may change, and their ids in batches."""
+        if self.ids is not None:
+            return self.rows, ([key] for key in self.ids)
+        matching = self.matching(action)
+        return cast("TaskQuerySet", matching.rows), (keys for keys, _ in matching.batches() if keys)
 
-@dataclass(frozen=True, slots=True)
-class _ActionBatch:
-    """One batch: it is split into tasks to change and tasks to skip, then changed with one call."""
-
-    action: TaskAction
-    all_rows: TaskQuerySet
-    rows: TaskQuerySet
-    keys: Sequence[UUID]
-    room: int | None
-
-    def preview(self, report: Report) -> Report:
-        """Return the report with what the action would do."""
-        fit, left = self._split()
-        return report.with_batch(len(fit), left, {})
-
-    def apply(self, report: Report) -> Report:
-        """Apply the action, and return the report with what it did."""
-        fit, left = self._split()
-        done = self.action.act(self._with_ids(fit)) if fit else 0
-        more, unnamed = self._explain_missed(fit, len(fit) - done) if done < len(fit) else ([], {})
-        return report.with_batch(done, [*left, *more], unnamed)
-
-    def _split(self) -> tuple[list[UUID], list[Skipped]]:
+    def _split(self, action: TaskAction, keys: Sequence[UUID], room: int | None) -> tuple[list[UUID], list[Skipped]]:
         """Return the ids to change, up to the limit, and the tasks to skip before it is reached."""
-        found = {task.id: task for task in candidates(self.all_rows.filter(pk__in=self.keys))}
-        fit: list[UUID] = []
-        left: list[Skipped] = []
-        for key in self.keys:
-            if self.room is not None and len(fit) >= self.room:
+        by_id = self._candidates(keys)
+        fitting: list[UUID] = []
+        skipped: list[Skipped] = []
+        for key in keys:
+            if room is not None and len(fitting) >= room:
                 break
-            task = found.get(key)
-            if task is None:
-                left.append(Skipped(key, None, MISSING))
-            elif why := self.action.why_not(task):
-                left.append(Skipped(key, task.state, why))
+            task = by_id.get(key)
+            if why := MISSING if task is None else action.why_not(task):
+                skipped.append(Skipped(key, None if task is None else task.state, why))
             else:
-                fit.append(key)
-        return fit, left
+                fitting.append(key)
+        return fitting, skipped
 
-    def _explain_missed(self, fit: Sequence[UUID], count: int) -> tuple[list[Skipped], dict[str, int]]:
+    def _explain_missed(
+        self, action: TaskAction, fitting: Sequence[UUID], count: int
+    ) -> tuple[list[Skipped], dict[str, int]]:
         """Return the tasks that the action did not change after all, and counts of those that can't be identified."""
-        found = {task.id: task for task in candidates(self.all_rows.filter(pk__in=fit))}
-        if len(fit) == 1:
-            return [self._skip(fit[0], found.get(fit[0]))], {}
-        unchanged = [task for key in fit if (task := found.get(key)) and not self.action.why_not(task)]
+        if not count:
+            return [], {}
+        by_id = self._candidates(fitting)
+        if len(fitting) == 1:
+            task = by_id.get(fitting[0])
+            why = MISSING if task is None else action.why_not(task) or action.fallback_reason
+            return [Skipped(fitting[0], None if task is None else task.state, why)], {}
+        unchanged = [task for key in fitting if (task := by_id.get(key)) and not action.why_not(task)]
         if len(unchanged) > count:  # a moved task can be moved again, so the unchanged ones can't be told apart
-            return [], {self.action.fallback_reason: count}
-        named = [Skipped(task.id, task.state, self.action.fallback_reason) for task in unchanged]
+            return [], {action.fallback_reason: count}
+        named = [Skipped(task.id, task.state, action.fallback_reason) for task in unchanged]
         rest = count - len(named)
         return named, {"it changed meanwhile": rest} if rest else {}
 
-    def _skip(self, key: UUID, task: Candidate | None) -> Skipped:
-        if task is None:
-            return Skipped(key, None, MISSING)
-        return Skipped(key, task.state, self.action.why_not(task) or self.action.fallback_reason)
-
-    def _with_ids(self, keys: Sequence[UUID]) -> TaskQuerySet:
-        """Return the selected rows with these ids; rows that no longer match drop out."""
-        return self.rows.order_by().filter(pk__in=keys)
+    def _candidates(self, keys: Sequence[UUID]) -> dict[UUID, Candidate]:
+        return {task.id: task for task in candidates(self.rows.filter(pk__in=keys))}

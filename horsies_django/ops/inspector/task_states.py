@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from functools import reduce
-from operator import or_
 from typing import Any, Final
 
 from ...core.status import TaskStatus
-from ...models.transitions import TaskQuerySet
-from ..keyset import scopes
-from ..keyset.scopes import ScanScope
 
 
 class State(StrEnum):
@@ -64,13 +59,6 @@ ASYNQ: Final = {
 #: All accepted names of states.
 ALLOWED: Final = ", ".join([*State, *ASYNQ])
 
-_SCOPES: Final = {
-    State.SCHEDULED: scopes.DEFERRED,
-    State.AGGREGATING: scopes.DEFERRED,
-    State.PENDING: scopes.READY,
-    State.RETRYING: scopes.DEFERRED,
-}
-
 
 def parse_states(given: State | str | Iterable[State | str]) -> frozenset[State]:
     """Parse one or more states, by our names or asynq's. Raises ValueError for an unknown name."""
@@ -78,23 +66,6 @@ def parse_states(given: State | str | Iterable[State | str]) -> frozenset[State]
     if unknown := [name for name in names if name not in ASYNQ and name not in set(State)]:
         raise ValueError(f"status is {', '.join(map(repr, unknown))}; allowed: {ALLOWED}.")
     return frozenset(state for name in names for state in ASYNQ.get(name) or {State(name)})
-
-
-def in_states(rows: TaskQuerySet, states: Iterable[State]) -> TaskQuerySet:
-    """Return the rows that are in one of these states."""
-    return reduce(or_, (_in_state(rows, state) for state in sorted(states)), rows.none())
-
-
-def scope_of(states: Iterable[State]) -> ScanScope:
-    """Return the scope that contains the tasks in these states."""
-    found = {_SCOPES.get(state) or scopes.of_status(state.upper()) for state in states}
-    if len(found) == 1:
-        return found.pop()
-    if all(scope.ranges for scope in found):
-        return ScanScope(ranges=tuple(dict.fromkeys(index_range for scope in found for index_range in scope.ranges)))
-    if all(scope.partitions for scope in found):
-        return ScanScope(partitions=tuple(partition for scope in found for partition in scope.partitions))
-    return scopes.TABLE
 
 
 def state_of(row: Any, now: datetime) -> State | str:
@@ -120,17 +91,3 @@ def wait_of(row: Any, now: datetime) -> Wait | None:
     if row.blocked:
         return Wait.SUSPENDED if row.limit_key is None else Wait.BLOCKED
     return Wait.DUE if (state := state_of(row, now)) is State.PENDING else Wait(state)
-
-
-def _in_state(rows: TaskQuerySet, state: State) -> TaskQuerySet:
-    match state:
-        case State.SCHEDULED:
-            return rows.scheduled()
-        case State.AGGREGATING:
-            return rows.aggregating()
-        case State.RETRYING:
-            return rows.retrying()
-        case State.PENDING:
-            return rows.ready()
-        case _:
-            return rows.filter(status=TaskStatus(state.upper()))

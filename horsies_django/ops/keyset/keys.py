@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -16,6 +17,19 @@ SKEW: Final = timedelta(minutes=1)
 
 #: The last millisecond of the year 9998: no time zone moves it out of the range of datetime.
 _LAST_MS: Final = int(datetime(9998, 12, 31, tzinfo=UTC).timestamp() * 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The lowest and the highest id that can match. None: no bound."""
+
+    low: Key | None = None
+    high: Key | None = None
+
+    def __and__(self, other: KeyRange) -> KeyRange:
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return KeyRange(max(lows, default=None), min(highs, default=None))
 
 
 def id_at(moment: datetime) -> UUID:

@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.models import F, Q, QuerySet, Subquery
 
 from ...db.expressions import AnyOf, InSubquery, encode_pk, json_array
-from .keys import Key, created_at, offset_key
+from .keys import Key, KeyRange, created_at, offset_key
 from .scopes import MAX_INDEX_ROWS, TABLE, ScanScope
 
 #: Takes rows that match the query; returns the ids of those that may appear, and the number of bytes that it has read.
@@ -50,25 +50,11 @@ _PARTITION_DIVISOR: Final = 6
 BATCH: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """The lowest and the highest id that can match. None: no bound."""
-
-    low: Key | None = None
-    high: Key | None = None
-
-    def __and__(self, other: KeyRange) -> KeyRange:
-        lows = [low for low in (self.low, other.low) if low is not None]
-        highs = [high for high in (self.high, other.high) if high is not None]
-        return KeyRange(max(lows, default=None), min(highs, default=None))
-
-
 class Chunk(NamedTuple):
     """A chunk of the scope: one condition per index, its rows, and the id at which it ends; None for the last chunk."""
 
     parts: tuple[Q, ...]
     end: Key | None
-    size: int = 0
 
 
 @dataclass(slots=True)
@@ -95,20 +81,6 @@ class FilterBudget:
         return max(self.read / MAX_FILTERED, self.size / MAX_FILTERED_BYTES)
 
 
-class Window(NamedTuple):
-    """How far the scan of one page came before it stopped.
-
-    Attributes:
-        end: The id at which it stopped; None if it saw all rows.
-        looked: The number of rows that it looked through.
-        is_filtered: Whether ``looked`` counts only rows that match the query, those that the row filter has read.
-    """
-
-    end: Key | None
-    looked: int
-    is_filtered: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """Rows of one page, the newest first, and the cursors of its neighbours.
@@ -119,8 +91,6 @@ class Page:
         older: The page of older rows begins before this id. None: there is none.
         scanned_from: The time at which the scan stopped before the page was full; None if it did not.
         scanned_to: The time at which the scan began, if ``scanned_from`` is set.
-        looked: The number of rows that the scan looked through, if ``scanned_from`` is set.
-        is_filtered: Whether ``looked`` counts only rows that match the query, those that the row filter has read.
     """
 
     rows: list[Any]
@@ -128,8 +98,6 @@ class Page:
     older: Key | None = None
     scanned_from: datetime | None = None
     scanned_to: datetime | None = None
-    looked: int = 0
-    is_filtered: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,50 +217,48 @@ class KeysetScan:
                 return
 
     def _page_before(self, before: Key | None) -> Page:
-        found, window = self._find(before, is_down=True)
+        found, end = self._find(before, is_down=True)
         rows = found[:PAGE]
         newer = None
         if before is not None:
             newer = rows[0].pk if rows else offset_key(before, -1)
         if len(found) > PAGE:
             return Page(rows=rows, newer=newer, older=rows[-1].pk)
-        if (end := window.end) is None:
+        if end is None:
             return Page(rows=rows, newer=newer)
         until = created_at(before) if before is not None else None
-        limits = {"scanned_from": created_at(end), "scanned_to": until}
-        return Page(rows=rows, newer=newer, older=end, **limits, looked=window.looked, is_filtered=window.is_filtered)
+        return Page(rows=rows, newer=newer, older=end, scanned_from=created_at(end), scanned_to=until)
 
     def _page_after(self, after: Key) -> Page:
-        found, window = self._find(after, is_down=False)
+        found, end = self._find(after, is_down=False)
         rows = found[:PAGE][::-1]
         older = rows[-1].pk if rows else offset_key(after, 1)
         if len(found) > PAGE:
             return Page(rows=rows, newer=rows[0].pk, older=older)
-        if (end := window.end) is None:
+        if end is None:
             return Page(rows=rows, older=older)
-        limits = {"scanned_from": created_at(after), "scanned_to": created_at(end)}
-        return Page(rows=rows, newer=end, older=older, **limits, looked=window.looked, is_filtered=window.is_filtered)
+        return Page(rows=rows, newer=end, older=older, scanned_from=created_at(after), scanned_to=created_at(end))
 
-    def _find(self, start: Key | None, *, is_down: bool) -> tuple[list[Any], Window]:
-        """Return up to one row more than a page holds, and how far the scan came."""
+    def _find(self, start: Key | None, *, is_down: bool) -> tuple[list[Any], Key | None]:
+        """Return up to one row more than a page holds, and the id at which the scan stopped; None: it saw all rows."""
         sizes: tuple[int, ...] = CHUNKS
         if len(self.scope.partitions) > 1:
             sizes = self._long_sizes  # each costs two queries per partition
         found: list[Any] = []
-        looked, budget = 0, FilterBudget()
+        budget = FilterBudget()
         end: Key | None = None
         for chunk in self._chunks(start, sizes, is_down=is_down):
-            end, looked = chunk.end, looked + chunk.size
+            end = chunk.end
             if self.row_filter is None:
                 found += self._first(chunk, PAGE + 1 - len(found), is_down=is_down)
             else:
                 rows, last = self._first_filtered(chunk, PAGE + 1 - len(found), budget, is_down=is_down)
                 found += rows
                 if last is not None:
-                    return found, Window(last, budget.read, True)
+                    return found, last
             if len(found) > PAGE:
                 break
-        return found, Window(end, looked, False)
+        return found, end
 
     @property
     def _long_sizes(self) -> tuple[int, ...]:
@@ -325,8 +291,7 @@ class KeysetScan:
             return
         for size in sizes:
             end = self._chunk_end(start, size, is_down=is_down)
-            length = self._partition_size(size) * max(1, len(self.scope.partitions))
-            yield Chunk(self._parts(start, end, size, is_down=is_down), end, length)
+            yield Chunk(self._parts(start, end, size, is_down=is_down), end)
             if end is None:
                 return
             start = end
@@ -336,9 +301,9 @@ class KeysetScan:
         if is_down:
             ahead.reverse()
         first, rest = (ahead[:FIRST_INDEX_CHUNK], ahead[FIRST_INDEX_CHUNK:]) if is_short else (ahead, [])
-        yield Chunk((self._with_keys(first),), first[-1] if rest else None, len(first))
+        yield Chunk((self._with_keys(first),), first[-1] if rest else None)
         if rest:
-            yield Chunk((self._with_keys(rest),), None, len(rest))
+            yield Chunk((self._with_keys(rest),), None)
 
     @cached_property
     def _index_keys(self) -> list[Key] | None:

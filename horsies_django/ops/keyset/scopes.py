@@ -38,6 +38,8 @@ class ScanScope:
 
     ranges: tuple[IndexRange, ...] = ()
     partitions: tuple[Q, ...] = ()
+    #: Whether it has fewer rows than any other scope, whatever their kinds.
+    is_narrow: bool = False
 
     def for_queue(self, name: str) -> ScanScope:
         """Return the scope with its index ranges limited to one queue, where they are sorted by queue."""
@@ -51,6 +53,8 @@ class ScanScope:
     @property
     def cost(self) -> tuple[int, int]:
         """Sort key: scopes with fewer rows to scan come first."""
+        if self.is_narrow:
+            return (-1, 0)
         return (0, len(self.ranges)) if self.ranges else (1, len(self.partitions) or _MANY)
 
 
@@ -82,7 +86,7 @@ WITH_ERROR: Final = ScanScope(partitions=(Q(error_code__isnull=False),))
 
 def of_error_group(fingerprint: str) -> ScanScope:
     """Return the scope of the tasks in an error group: failed ones, and those that wait for a retry or are in one."""
-    return ScanScope(partitions=(in_error_group(fingerprint),))
+    return ScanScope(partitions=(in_error_group(fingerprint),), is_narrow=True)
 
 
 def of_status(status: str) -> ScanScope:

@@ -98,7 +98,7 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
     Task.objects.bulk_create(Task(task_name=f"shop.tasks.task_{number}", priority=number) for number in range(60))
     return {
         "tasks": _list("task"),
-        "failed tasks": _list("task", "?status__exact=FAILED"),
+        "failed tasks": _list("task", "?state=failed"),
         "tasks, searched for": _list("task", "?q=shop&sent=hour"),
         "no tasks": _list("task", "?q=nothing-has-this-name"),
         "failed task": _page("task", failed.pk),

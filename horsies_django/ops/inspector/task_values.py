@@ -1,0 +1,256 @@
+"""Tasks as values: as lists show them, without their large columns, and one with everything known about it.
+
+Values are masked as in the admin.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, cast
+from uuid import UUID
+
+from django.db.models import TextField
+from django.db.models.functions import Cast
+
+from ...core.registry import registry
+from ...core.status import TaskStatus
+from ...db.now import Now
+from ...models import Task, TaskItem
+from ...models.transitions import TaskQuerySet
+from ..diagnosis import reasons_of
+from ..diagnosis.reason import backend_options
+from ..payload_view.contents import (
+    PARTS,
+    Contents,
+    contents_of,
+    decode,
+    decode_text_columns,
+    with_payload_texts,
+    with_text_columns,
+)
+from ..payload_view.excerpt import MAX_LENGTH, excerpt_of, with_short_arguments
+from ..payload_view.json_text import chunks, head
+from ..payload_view.retry_policy import describe_retry_policy
+from .task_states import State, Wait, state_of, wait_of
+
+#: The fields of an attempt.
+ATTEMPT_FIELDS: Final = (
+    "attempt",
+    "outcome",
+    "will_retry",
+    "due_at",
+    "started_at",
+    "finished_at",
+    "error_code",
+    "error_message",
+    "exception_class",
+    "location",
+    "fingerprint",
+    "worker_id",
+    "hostname",
+)
+
+#: The payload columns of a task.
+PAYLOADS: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
+
+#: Maximum number of a group's calls that are returned.
+MAX_ITEMS: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSummary:
+    """A task's row as of the time it was read.
+
+    Attributes:
+        state: Its status; of a PENDING task, the kind.
+        wait: Of a PENDING task, what it waits for as far as its row shows: *due* is a free slot, *blocked* its limit.
+        is_orphaned: Whether the worker that holds it has been silent for longer than the settings allow.
+        call: Its arguments on one line, masked and truncated.
+        due_at: The earliest time that a worker may claim it, or could have claimed it.
+        group_key: The key of a group that still accepts calls.
+        item_count: The number of calls in its group. None: it is not a group.
+        ended_at: When it ended. None: it has not ended.
+        fingerprint: The error group of its last attempt, if it has failed or is retried.
+        seen_at: When the row was read. All times are by the database's clock.
+    """
+
+    id: UUID
+    task: str
+    call: str
+    state: State
+    wait: Wait | None
+    is_orphaned: bool
+    queue: str
+    priority: int
+    backend: str
+    attempt: int
+    retry_count: int
+    max_retries: int
+    sent_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    good_until: datetime | None
+    worker_id: str | None
+    error_code: str | None
+    fingerprint: str | None
+    workflow_id: UUID | None
+    unique_key: str | None
+    limit_key: str | None
+    group_key: str | None
+    item_count: int | None
+    seen_at: datetime
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON, with ids and times as strings."""
+        return {name: as_text(value) for name, value in asdict(self).items()}
+
+
+def as_text(value: Any) -> Any:
+    """Return an id, state or time as a string, and any other value unchanged."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, UUID | StrEnum) else value
+
+
+def with_summary_columns(rows: TaskQuerySet) -> TaskQuerySet:
+    """Select the columns that a summary needs, and the database's time."""
+    return cast(
+        "TaskQuerySet", with_short_arguments(rows.annotate(seen_at=Now()).defer(*PARTS, "retry_policy", "progress"))
+    )
+
+
+def task_summaries(rows: Sequence[Any]) -> list[TaskSummary]:
+    """Return summaries of rows from :func:`with_summary_columns`. Takes a statement per backend with held tasks."""
+    orphans = orphaned_ids(rows)
+    return [TaskSummary(**summary_fields(row), is_orphaned=row.pk in orphans, call=excerpt_of(row)) for row in rows]
+
+
+def summary_fields(row: Any) -> dict[str, Any]:
+    """Return the fields that summary and detail share, from a row that was read with ``seen_at``."""
+    return {
+        "id": row.pk,
+        "task": row.task_name,
+        "state": state_of(row, row.seen_at),
+        "wait": wait_of(row, row.seen_at),
+        "queue": row.queue_name,
+        "priority": row.priority,
+        "backend": row.backend,
+        "attempt": row.attempt,
+        "retry_count": row.retry_count,
+        "max_retries": row.max_retries,
+        "sent_at": row.sent_at,
+        "due_at": row.due_at,
+        "started_at": row.started_at,
+        "ended_at": row.finished_at,
+        "good_until": row.good_until,
+        "worker_id": row.claimed_by_worker_id,
+        "error_code": row.error_code,
+        "fingerprint": row.fingerprint,
+        "workflow_id": row.workflow_id,
+        "unique_key": row.unique_key,
+        "limit_key": row.limit_key,
+        "group_key": row.group_key,
+        "item_count": row.item_count,
+        "seen_at": row.seen_at,
+    }
+
+
+def orphaned_ids(rows: Iterable[Task]) -> set[UUID]:
+    """Return the ids of tasks whose worker has been silent for longer than their backend's settings allow."""
+    held = [row for row in rows if row.claimed]
+    found: set[UUID] = set()
+    for backend in sorted({row.backend for row in held}):
+        recovery = backend_options(backend).recovery
+        mine = [row for row in held if row.backend == backend]
+        every = Task.objects.using(mine[0]._state.db).filter(pk__in=[row.pk for row in mine])
+        stale = every.stale_running(recovery.running_stale_after)
+        if any(row.status == TaskStatus.CLAIMED for row in mine):
+            stale = stale | every.stale_claimed(recovery.claimed_stale_after)
+        found.update(stale.values_list("pk", flat=True))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDetail(TaskSummary):
+    """A task's row and everything related to it, as of the time it was read.
+
+    Attributes:
+        why: Why it is not running, as translated sentences, the most immediate first; empty if it runs or has ended.
+        payload: The non-empty values among arguments, result, metadata and checkpoint, masked.
+        progress: The progress that its body reported.
+        items: The first calls of its group, masked, in the order of arrival.
+        attempts: Its attempts, the oldest first.
+        retries: A description of the retry policy in force.
+        timeout: Time limit of an attempt in seconds. None: the worker's default.
+        traceback: The traceback of its error, which ``payload["result"]`` leaves out.
+        is_registered: Whether a task with its name is registered in this process.
+    """
+
+    why: Sequence[str]
+    payload: Mapping[str, Any]
+    progress: Any
+    items: Sequence[Any]
+    attempts: Sequence[Mapping[str, Any]]
+    retries: str
+    timeout: float | None
+    traceback: str
+    is_registered: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON, with ids and times as strings."""
+        values = {entry.name: as_text(getattr(self, entry.name)) for entry in fields(self)}
+        attempts = [{name: as_text(value) for name, value in attempt.items()} for attempt in self.attempts]
+        lists = {"why": list(self.why), "items": list(self.items), "attempts": attempts}
+        return {**values, **lists, "payload": dict(self.payload)}
+
+
+def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
+    """Return the first of these rows in full, or None if there are none. Takes at most eleven statements."""
+    task = with_payload_texts(with_text_columns(rows.annotate(seen_at=Now()), "progress"), *PAYLOADS).first()
+    if task is None:
+        return None
+    decode_text_columns(task, "progress")
+    contents = contents_of(task)
+    return TaskDetail(
+        **summary_fields(task),
+        call=", ".join(_line(contents, part) for part in ("args", "kwargs") if contents.is_filled(part)),
+        is_orphaned=bool(orphaned_ids([task])),
+        why=tuple(reason.as_text(task.seen_at) for reason in reasons_of(task, task.seen_at)),
+        payload={part: _masked_part(contents, part) for part in PAYLOADS if contents.is_filled(part)},
+        progress=task.progress,
+        items=[] if task.item_count is None else _items(task, contents),
+        attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT_FIELDS)),
+        retries=describe_retry_policy(task),
+        timeout=task.timeout,
+        traceback=contents.traceback,
+        is_registered=registry.has_task(task.task_name),
+    )
+
+
+def _items(task: Task, contents: Contents) -> list[Any]:
+    rows = TaskItem.objects.using(task._state.db).filter(task=task.pk).order_by("position")
+    texts = rows.values_list(Cast("kwargs", TextField()), flat=True)[:MAX_ITEMS]
+    return [_masked(decode(text), contents) for text in texts]
+
+
+def _line(contents: Contents, part: str) -> str:
+    text, is_all = head(contents.visible(part), contents.mask, MAX_LENGTH)
+    return " ".join(text.split()) + ("" if is_all else "…")
+
+
+def _masked_part(contents: Contents, part: str) -> Any:
+    """Return a value masked at every depth; as text if it is nested too deeply for Python to parse."""
+    return _masked(contents.visible_result() if part == "result" else contents.visible(part), contents)
+
+
+def _masked(value: Any, contents: Contents) -> Any:
+    text = "".join(chunks(value, contents.mask))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
