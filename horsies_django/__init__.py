@@ -38,12 +38,11 @@ from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, Uni
 from .reaper.recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .schedules.declaration import schedule
-from .workflows.builders import workflow_builder
+from .workflows.compile import SuccessCase, SuccessPolicy
 from .workflows.conditions import register_condition
-from .workflows.definition import WorkflowDefinition
+from .workflows.definition import WorkflowDefinition, workflow_builder
 from .workflows.handle import WorkflowHandle
 from .workflows.subworkflow_node import SubWorkflowNode
-from .workflows.success_policy import SuccessCase, SuccessPolicy
 from .workflows.workflow import Workflow
 
 __all__ = [

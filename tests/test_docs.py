@@ -35,13 +35,11 @@ from horsies_django import (
 from horsies_django.core import options
 from horsies_django.core.schedule_enums import CatchUp, Overlap
 from horsies_django.core.transition import Transition
-from horsies_django.core.workflow_errors import DefinitionErrorCode
+from horsies_django.core.workflow_errors import DefinitionErrorCode, WorkflowCode
 from horsies_django.enqueue.node_factories import TaskNodeOptions
 from horsies_django.reaper.duties import DUTIES
 from horsies_django.schedules.declaration import ScheduleOptions
-from horsies_django.workflows.definition_meta import DefinitionOptions
-from horsies_django.workflows.definition_registry import definition_registry
-from horsies_django.workflows.error_codes import WorkflowCode
+from horsies_django.workflows.definition_registry import DefinitionOptions, definition_registry
 from horsies_django.workflows.workflow import WorkflowKeywords
 from tests.conftest import ROOT
 

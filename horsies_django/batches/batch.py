@@ -12,9 +12,8 @@ from ..core.backends import config_of
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7
-from ..core.serialization import clean_text
 from ..enqueue.nodes import NodeKey
-from ..workflows.validation import NAME_LENGTH
+from ..workflows.compile import NAME_LENGTH, is_name
 from .calls import Columns, NodeColumns, nodes_of_calls
 from .handle import BatchHandle
 
@@ -42,9 +41,7 @@ class Batch:
         on_complete: Any = None,
         backend: str = DEFAULT_TASK_BACKEND_ALIAS,
     ) -> None:
-        if not (
-            isinstance(name, str) and 0 < len(name.strip()) <= len(name) <= NAME_LENGTH and name == clean_text(name)
-        ):
+        if not is_name(name):
             raise ValueError(f"Batch: name is {name!r}; allowed: a text of 1 to {NAME_LENGTH} characters.")
         self.name = name
         self.id = uuid7()

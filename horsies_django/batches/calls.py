@@ -14,8 +14,7 @@ from ..core.workflow_status import Join
 from ..enqueue.call_builder import CallBuilder
 from ..enqueue.nodes import MapNode, TaskNode
 from ..enqueue.task import HorsiesTask
-from ..workflows.blueprint import CALL_COLUMNS
-from ..workflows.node_options import NodeOptionsResolver, ResolvedOptions
+from ..workflows.node_options import CALL_COLUMNS, NodeOptionsResolver, ResolvedOptions
 
 #: Parameters that a batch fills unless a call has them.
 BATCH_ID: Final = "batch_id"

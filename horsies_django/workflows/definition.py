@@ -1,28 +1,26 @@
-"""Workflow definitions: workflows as classes whose attributes are the nodes."""
+"""Workflows that have a name of their own: classes whose attributes are the nodes, and functions that build them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from ..core.exceptions import InvalidWorkflow
 from ..core.registry import registry
-from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
+from ..core.workflow_errors import DefinitionErrorCode, ErrorList, NodeError, shown
 from ..enqueue.node_factories import SubWorkflowNodeOptions
 from ..enqueue.nodes import FlowPart
 from .conditions import register_conditions_of
-from .definition_meta import DefinitionMeta, meta_of
-from .definition_registry import definition_registry
-from .errors import ErrorList
-from .inputs import value_types
-from .recursion_check import building
-from .subworkflow_node import SubWorkflowNodeFactory, subworkflow_nodes
-from .type_compat import are_disjoint, describe, produced_types
+from .definition_registry import Builder, DefinitionMeta, definition_registry, meta_of
+from .inputs import are_disjoint, describe, produced_types, value_types
+from .subworkflow_node import SubWorkflowNodeFactory, building, subworkflow_nodes
 from .workflow import Workflow
 
+P = ParamSpec("P")
 T = TypeVar("T")
+W = TypeVar("W", bound=Workflow[Any])
 
 #: Names that the class itself uses.
 _RESERVED: Final = frozenset({"build", "build_with", "node"})
@@ -33,7 +31,7 @@ class WorkflowDefinition(Generic[T]):
 
     Attributes that are nodes become its nodes. Their ids are the names of the attributes, unless a node has its own
     ``node_id``. Attributes that are flows (``order = a >> b``) give the order. ``class Meta`` has a ``definition_key``
-    and the other options of :class:`~horsies_django.workflows.definition_meta.DefinitionOptions`. Override
+    and the other options of :class:`~horsies_django.workflows.definition_registry.DefinitionOptions`. Override
     :meth:`build_with` to take parameters.
     """
 
@@ -81,7 +79,8 @@ class WorkflowDefinition(Generic[T]):
         except InvalidWorkflow as error:
             raise InvalidWorkflow([*errors, *error.mistakes]) from error
         _check_output(cls, workflow, errors)
-        errors.raise_if_any()
+        if errors:
+            raise InvalidWorkflow(errors)
         return workflow
 
     @classmethod
@@ -147,7 +146,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
         else:
             problem = f"build_with returned {shown(workflow)}; allowed: a Workflow."
             errors.add(DefinitionErrorCode.INVALID_BUILD_WITH, problem)
-        errors.raise_if_any()
+        if errors:
+            raise InvalidWorkflow(errors)
         return cast("Workflow[Any]", workflow.with_key(cls._meta.options.definition_key))
 
     # It takes no more than the function does, which ``**params`` would promise (see signature_of()).
@@ -161,3 +161,22 @@ def _check_output(cls: type[WorkflowDefinition[Any]], workflow: Workflow[Any], e
         names = describe(found), describe(declared)
         problem = "the output gives {}, and the definition declares {}; allowed: the same.".format(*names)
         errors.add(DefinitionErrorCode.OUTPUT_TYPE, problem, workflow.key(workflow.output).node_id)
+
+
+@overload
+def workflow_builder(function: Callable[P, W], /) -> Callable[P, W]: ...
+@overload
+def workflow_builder(*, cases: Sequence[Mapping[str, Any]] = ...) -> Callable[[Callable[P, W]], Callable[P, W]]: ...
+def workflow_builder(function: Any = None, /, *, cases: Sequence[Mapping[str, Any]] = ()) -> Any:
+    """Register a function that returns a :class:`Workflow`, and return the function unchanged.
+
+    ``manage.py check`` calls it with the arguments of each of ``cases``; tasks that it sends are discarded.
+    """
+
+    def register(func: Callable[..., Any]) -> Callable[..., Any]:
+        builder = Builder(func, cases)
+        definition_registry.builders[builder.path] = builder
+        registry.read_hints_of(func)
+        return func
+
+    return register if function is None else register(function)

@@ -9,6 +9,7 @@ from django.db import transaction
 from ..core.backends import reads_typed
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
+from ..core.workflow_errors import STOPPED_BY, WorkflowCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.call_builder import parameters_of
@@ -17,7 +18,6 @@ from ..enqueue.nodes import WorkflowContext
 from ..enqueue.task import task
 from . import input_resolver, lifecycle
 from .conditions import condition_at
-from .error_codes import STOPPED_BY, WorkflowCode
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask
@@ -102,10 +102,10 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     with snooze_on_outage():
         params |= input_resolver.arguments_of(node, parameters_of(build_with, False).by_name)
     workflow = build_with(**params)
-    inherited = {name: getattr(node.workflow, name) for name in _INHERITED if getattr(workflow.options, name) is None}
-    if any(value is not None for value in inherited.values()):
-        workflow = workflow.with_options(**inherited)
     blueprint = workflow.blueprint()
+    inherited = {name: getattr(node.workflow, name) for name in _INHERITED if blueprint.columns[name] is None}
+    if any(value is not None for value in inherited.values()):
+        blueprint = workflow.with_options(**inherited).blueprint()
     # If the answer to its COMMIT is lost, the next run finds the subworkflow.
     with snooze_on_outage(), transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
@@ -122,10 +122,9 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
             inherited_headers = node.metadata if isinstance(node.metadata, dict) else None
             launched = insert_or_get(database, blueprint, uuid7(), node, inherited_headers)
             if not launched.is_new:
-                holder = f"{launched.workflow.name!r} ({launched.workflow.pk})"
-                problem = (
-                    f"unique_key {blueprint.unique_key!r} belongs to {holder}, which is {launched.workflow.status}."
-                )
+                holder = launched.workflow
+                belongs = f"belongs to {holder.name!r} ({holder.pk}), which is {holder.status}."
+                problem = f"unique_key {blueprint.columns['unique_key']!r} {belongs}"
                 return _failed(WorkflowCode.WORKFLOW_KEY_TAKEN, problem)
             lifecycle.MARK_RUNNING.apply(WorkflowTask.objects.using(database).filter(pk=node.pk))
     return TaskResult(ok=None)

@@ -1,44 +1,46 @@
-"""Checks what a node passes to the function it calls: values, values of other nodes, and contexts."""
+"""Checks what a node passes to the function it calls: values, values of other nodes, and contexts.
+
+The value of a node fits a parameter if their type hints have a type in common. Hints are reduced to the types that JSON
+has; a hint without such a type fits everything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+import functools
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
 
+from ..core.results import TaskResult
+from ..core.type_check import hints_of, unwrapped
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join, NodeKind
 from ..enqueue.call_builder import CallBuilder, Target
 from ..enqueue.nodes import CallNode, MapNode, Node, Source, TaskNode, nodes_in
-from . import type_compat
 from .subworkflow_node import SubWorkflowNode
 
 CTX_PARAM: Final = "workflow_ctx"
 META_PARAM: Final = "workflow_meta"
 _NONE: Final[frozenset[str]] = frozenset()
-_ANYTHING: Final = type_compat.Accepted()
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The checked inputs of a node: its arguments as JSON, the parameter of a map, the errors, and the limit key."""
+def compile_inputs(
+    node: CallNode[Any], target: Target, waits_for: Collection[Node[Any]], node_errors: list[NodeError]
+) -> dict[str, Any]:
+    """Check what a node passes to the function it calls; return the columns of its arguments.
 
-    kwargs: str
-    param: str | None
-    errors: tuple[NodeError, ...]
-    limit_key: str | None = None
-
-
-def check_inputs(node: CallNode[Any], target: Target, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
-    """Check what a node passes to the function it calls; ``sources`` returns the nodes that it waits for."""
-    node_errors: list[NodeError] = []
+    ``waits_for`` are the nodes that it waits for.
+    """
+    columns: dict[str, Any] = {}
     later: Set[str] = _NONE
-    param = None
     if node.args_from or node.values_from or node.workflow_ctx_from is not None or isinstance(node, MapNode):
-        param = _param(node, target, node_errors) if isinstance(node, MapNode) else None
-        later = _filled_later(node, param, target)
+        if isinstance(node, MapNode):
+            columns["param"] = _param(node, target, node_errors)
+        later = _filled_later(node, columns.get("param"), target)
         # A node outside the workflow is an error of its own, found earlier.
-        node_errors += _source_errors(node, target, {*sources(), *node.waits_for})
+        node_errors += _source_errors(node, target, {*waits_for, *node.waits_for})
     if META_PARAM in target.parameters.by_name:
         later = later | {META_PARAM}
     if node.args:
@@ -46,25 +48,21 @@ def check_inputs(node: CallNode[Any], target: Target, sources: Callable[[], Set[
         node_errors.append((DefinitionErrorCode.POSITIONAL_ARGUMENTS, problem))
     if isinstance(node, SubWorkflowNode) and not node.definition._meta.takes_params:
         node_errors += _unexpected_params(node, node.kwargs.keys() | later)
-        return Inputs("{}", None, tuple(node_errors))
+        return columns
     try:
-        kwargs = target.partial_arguments(cast("dict[str, Any]", node.kwargs), later).kwargs_text
+        columns["kwargs"] = target.partial_arguments(node.kwargs, later).kwargs
     except (TypeError, ValueError) as error:
-        found = list(_argument_errors(node, target, later))
-        if not found and not node.args:  # each argument is valid, but together they are too large
-            found = [(DefinitionErrorCode.NOT_SERIALIZABLE, str(error))]
-        return Inputs("{}", param, (*node_errors, *found))
-    limit_key = _limit_key(node, target, later - {CTX_PARAM, META_PARAM}, node_errors)
-    return Inputs(kwargs, param, tuple(node_errors), limit_key)
-
-
-def _limit_key(node: CallNode[Any], target: Target, later: Set[str], node_errors: list[NodeError]) -> str | None:
+        argument_errors = list(_argument_errors(node, target, later))
+        if not argument_errors and not node.args:  # each argument is valid, but together they are too large
+            argument_errors = [(DefinitionErrorCode.NOT_SERIALIZABLE, str(error))]
+        node_errors += argument_errors
+        return columns
     if isinstance(target, CallBuilder):
         try:
-            return target.partial_limit_key(node.kwargs, later)
+            columns["limit_key"] = target.partial_limit_key(node.kwargs, later - {CTX_PARAM, META_PARAM})
         except (TypeError, ValueError) as error:
             node_errors.append((DefinitionErrorCode.INVALID_OPTION, str(error)))
-    return None
+    return columns
 
 
 def _filled_later(node: CallNode[Any], param: str | None, target: Target) -> Set[str]:
@@ -94,7 +92,7 @@ def _param(node: MapNode[Any], target: Target, node_errors: list[NodeError]) -> 
 def _source_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
     """Yield the errors of parameters that other nodes fill."""
     own = target.parameters.by_name
-    takers = type_compat.accepted_by_parameter(target.func)
+    takers = accepted_by_parameter(target.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
         for param, source in sources.items():
             if outsiders := [one for one in nodes_in(source) if one not in waits_for]:
@@ -103,7 +101,7 @@ def _source_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]
                 )
                 yield DefinitionErrorCode.INVALID_ARGS_FROM, problem
             if param in own:
-                yield from _type_errors(name, param, source, takers.get(param, _ANYTHING))
+                yield from _type_errors(name, param, source, takers.get(param, Accepted()))
             if _may_be_left_out(node, name, source) and param in target.parameters.required:
                 problem = (
                     f"{param!r} has no default, and {name} may leave it out: {_omission_reason(node, source)}; "
@@ -136,18 +134,16 @@ def _omission_reason(node: CallNode[Any], source: Source) -> str:
     return "allow_failed_deps" if node.allow_failed_deps else f"{source!r} has a condition"
 
 
-def _type_errors(name: str, param: str, source: Source, taker: type_compat.Accepted) -> Iterator[NodeError]:
+def _type_errors(name: str, param: str, source: Source, taker: Accepted) -> Iterator[NodeError]:
     if name == "args_from" and not isinstance(source, tuple):
         if not taker.accepts_result:
-            problem = (
-                f"{param!r} takes {type_compat.describe(taker.types)}, and args_from gives a TaskResult; allowed: "
-            )
+            problem = f"{param!r} takes {describe(taker.types)}, and args_from gives a TaskResult; allowed: "
             yield DefinitionErrorCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
         return
     found = frozenset({list}) if isinstance(source, tuple) else value_types(source)
-    if type_compat.are_disjoint(found, taker.types):
+    if are_disjoint(found, taker.types):
         what = "a list of nodes" if isinstance(source, tuple) else repr(source)
-        expected, given = type_compat.describe(taker.types), type_compat.describe(found)
+        expected, given = describe(taker.types), describe(found)
         problem = f"{param!r} takes {expected}, and {what} gives {given}; allowed: the same."
         yield DefinitionErrorCode.SOURCE_TYPE, problem
 
@@ -193,12 +189,103 @@ def _unexpected_params(node: SubWorkflowNode[Any], names: Set[str]) -> Iterator[
         yield DefinitionErrorCode.PARAMS_WITHOUT_BUILD_WITH, problem
 
 
-def value_types(node: Node[Any]) -> type_compat.TypeSet:
+def value_types(node: Node[Any]) -> TypeSet:
     """Return the types of a node's ok value, by its hints."""
     if isinstance(node, MapNode):
         return frozenset({list})
     if isinstance(node, TaskNode):
-        return type_compat.returned_types(node.task.func)
+        return returned_types(node.task.func)
     if isinstance(node, SubWorkflowNode):
-        return type_compat.produced_types(node.definition._meta.output_hint)
+        return produced_types(node.definition._meta.output_hint)
     return frozenset({type(None)}) if node.kind == NodeKind.SLEEP else None
+
+
+# Types.
+
+#: The types of values that a hint allows; None is any.
+TypeSet = frozenset[type] | None
+
+_ACCEPTED_BY_HINT: Final[dict[Any, frozenset[type]]] = {
+    str: frozenset({str}),
+    bool: frozenset({bool}),
+    int: frozenset({int, bool}),
+    float: frozenset({float, int, bool}),
+    list: frozenset({list}),
+    tuple: frozenset({list}),
+    Sequence: frozenset({list, str}),
+    Iterable: frozenset({list, str, dict}),
+    dict: frozenset({dict}),
+    Mapping: frozenset({dict}),
+    None: frozenset({type(None)}),
+    type(None): frozenset({type(None)}),
+    TaskResult: frozenset({TaskResult}),
+}
+#: The narrowest types of a produced value: a float is no int, and an int no bool.
+_PRODUCED_BY_HINT: Final[dict[Any, frozenset[type]]] = _ACCEPTED_BY_HINT | {
+    int: frozenset({int}),
+    float: frozenset({float}),
+}
+
+
+def accepted_types(hint: Any) -> TypeSet:
+    """Return the types of values that a parameter with this hint accepts."""
+    return _types(hint, _ACCEPTED_BY_HINT)
+
+
+def produced_types(hint: Any) -> TypeSet:
+    """Return the types of values that a result with this hint has."""
+    return _types(unwrapped(hint), _PRODUCED_BY_HINT)
+
+
+@functools.cache
+def returned_types(func: Callable[..., Any]) -> TypeSet:
+    """Return the types of a function's ok values."""
+    return None if hasattr(func, "__wrapped__") else produced_types(hints_of(func).get("return", Any))
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a parameter accepts: values of these types, and whether a TaskResult."""
+
+    types: TypeSet = None
+    accepts_result: bool = True
+
+
+@functools.cache
+def accepted_by_parameter(func: Callable[..., Any]) -> Mapping[str, Accepted]:
+    """Return what the hinted parameters of a function accept; the others accept anything."""
+    return {name: Accepted(accepted_types(hint), accepts_result(hint)) for name, hint in hints_of(func).items()}
+
+
+def are_disjoint(source: TypeSet, target: TypeSet) -> bool:
+    """Whether no value has both types."""
+    return source is not None and target is not None and source.isdisjoint(target)
+
+
+def describe(kinds: TypeSet) -> str:
+    """Return types as text for an error message."""
+    return " or ".join(sorted("None" if kind is type(None) else kind.__name__ for kind in kinds or ())) or "anything"
+
+
+def accepts_result(hint: Any) -> bool:
+    """Whether a parameter with this hint accepts a TaskResult."""
+    return (found := accepted_types(hint)) is None or TaskResult in found
+
+
+def _types(hint: Any, known: Mapping[Any, frozenset[type]]) -> TypeSet:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        found = [_types(one, known) for one in inner]
+        return None if None in found else frozenset[type]().union(*(kinds for kinds in found if kinds))
+    if origin is Literal:
+        return frozenset(map(type, inner))
+    if origin is Annotated:
+        return _types(inner[0], known)
+    if isinstance(hint, NewType):
+        return _types(hint.__supertype__, known)
+    if typing.is_typeddict(hint):
+        return known[dict]
+    try:
+        return known.get(origin or hint)
+    except TypeError:  # an unhashable hint
+        return None

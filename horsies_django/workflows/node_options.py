@@ -27,8 +27,16 @@ from ..enqueue.call_builder import CallBuilder, Target
 from ..enqueue.nodes import Node, TaskNode
 from ..enqueue.task import HorsiesTask
 from ..enqueue.task_validation import QUEUE_LENGTH
-from .blueprint import TASK_COLUMNS
 from .subworkflow_node import SubWorkflowNode
+
+#: The columns of a task that its node stores until the task is enqueued.
+TASK_COLUMNS: Final = (
+    *("task_name", "queue_name", "backend", "priority", "is_async", "typed_payload", "max_retries", "retry_policy"),
+    *("timeout", "retention", "retention_by_state", "good_until", "metadata"),
+)
+
+#: The same, and the key of the concurrency limit for its arguments.
+CALL_COLUMNS: Final = (*TASK_COLUMNS, "limit_key")
 
 _CODES: Final = {"queue_name": DefinitionErrorCode.INVALID_QUEUE, "priority": DefinitionErrorCode.INVALID_PRIORITY}
 

@@ -14,8 +14,7 @@ from ..core.dry_run import dry_run
 from ..core.exceptions import InvalidWorkflow
 from ..core.type_check import hints_of
 from ..core.workflow_errors import DefinitionError, DefinitionErrorCode, shown
-from .definition_meta import Definition
-from .definition_registry import Builder, definition_registry
+from .definition_registry import Builder, Definition, definition_registry
 from .workflow import Workflow
 
 

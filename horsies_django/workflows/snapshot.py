@@ -13,10 +13,10 @@ from django.db.models.functions import Cast
 
 from ..core.backends import reads_typed
 from ..core.results import RetrievalCode
+from ..core.workflow_errors import STOPPED_BY, WorkflowCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ..enqueue import result_reader
 from ..enqueue.result_reader import Result
-from .error_codes import STOPPED_BY, WorkflowCode
 
 _CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from django.utils.text import slugify
 
-from ..core.workflow_errors import DefinitionErrorCode, shown
-from ..enqueue.nodes import Dependency, FlowPart, Node, walk
-from .errors import ErrorList
+from ..core.workflow_errors import DefinitionErrorCode, ErrorList, shown
+from ..enqueue.nodes import Dependency, FlowPart, Node, NodeKey, walk
 
 ID_LENGTH: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9_\-:.]+")
@@ -29,9 +28,18 @@ class Topology:
     dependents: tuple[tuple[int, ...], ...]
     index_by_id: Mapping[str, int]
 
-    def sources_of(self, index: int) -> set[Node[Any]]:
-        """Return the nodes that a node waits for."""
-        return {self.nodes[source] for source in self.waits_for[index]}
+    @property
+    def names(self) -> str:
+        """The ids of the nodes for an error message, at most ten."""
+        more = f", … ({len(self.ids):,} in all)" if len(self.ids) > 10 else ""
+        return (", ".join(self.ids[:10]) or "none, since it has no nodes") + more
+
+    def place_of(self, ref: Any) -> int | None:
+        """Return the index of a node, given as object, key or id; None if it is not in the workflow."""
+        if isinstance(ref, Node):
+            return self.index.get(ref)
+        node_id = ref.node_id if isinstance(ref, NodeKey) else ref
+        return self.index_by_id.get(node_id) if isinstance(node_id, str) else None
 
 
 def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
@@ -45,11 +53,11 @@ def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
                 problem = f"it is {names[part]!r} and {name!r}; allowed: one name."
                 errors.add(DefinitionErrorCode.DUPLICATE_NODE_ID, problem, names[part])
             names.setdefault(part, name)
-        for one in walk(part):
-            if isinstance(one, Dependency):
-                orders.append(one)
-            elif one not in index:
-                index[one] = len(index)
+        for step in walk(part):
+            if isinstance(step, Dependency):
+                orders.append(step)
+            elif step not in index:
+                index[step] = len(index)
     nodes = tuple(index)
     if not nodes:
         errors.add(DefinitionErrorCode.NO_NODES, "it has no nodes; allowed: at least one.")

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from ..core.exceptions import InvalidWorkflow
+from ..core.ids import parse_uuid
 from ..core.results import TaskError, TaskResult
+from ..core.workflow_errors import DefinitionError, DefinitionErrorCode
 from ..core.workflow_status import OnError
 from ..enqueue.node_factories import check_option_names
 from ..enqueue.nodes import FlowPart, Node, NodeKey, NodeRef
-from . import validation
-from .blueprint import WorkflowBlueprint
-from .success_policy import SuccessPolicy
-from .validation import ValidWorkflow, WorkflowOptions, build, index_of
+from .compile import Blueprint, SuccessPolicy, build
 
 if TYPE_CHECKING:
     from .handle import WorkflowHandle
@@ -66,10 +66,10 @@ class Workflow(Generic[T]):
     its nodes, which may also be part of other workflows.
     """
 
-    __slots__ = ("_built", "_options")
+    __slots__ = ("_blueprint", "_options")
 
-    _built: ValidWorkflow
-    _options: WorkflowOptions
+    _blueprint: Blueprint
+    _options: Mapping[str, Any]
 
     @overload
     def __init__(
@@ -96,11 +96,13 @@ class Workflow(Generic[T]):
     def __init__(self, name: str, nodes: Nodes, **options: Any) -> None:
         """Raise InvalidWorkflow with all errors, and TypeError for an unknown option."""
         check_option_names("Workflow()", options, WorkflowKeywords.__optional_keys__ | {"output"})
-        self._set(WorkflowOptions(name=name, nodes=_frozen(nodes), **options))
+        options |= {"name": name, "nodes": _frozen(nodes)}
+        self._set(options, build(options))
 
-    def _set(self, options: WorkflowOptions) -> None:
+    def _set(self, options: Mapping[str, Any], blueprint: Blueprint) -> Self:
         object.__setattr__(self, "_options", options)
-        object.__setattr__(self, "_built", build(options))
+        object.__setattr__(self, "_blueprint", blueprint)
+        return self
 
     def with_options(self, **options: Unpack[CopyKeywords]) -> Workflow[T]:
         """Return a copy with other options, those of the constructor without the nodes. None clears an option.
@@ -108,17 +110,14 @@ class Workflow(Generic[T]):
         Raises TypeError for an unknown option, and InvalidWorkflow.
         """
         check_option_names("with_options()", options, CopyKeywords.__optional_keys__)
-        copy: Workflow[T] = object.__new__(Workflow)
-        copy._set(replace(self._options, **options))
-        return copy
+        changed = {**self._options, **options}
+        return Workflow[T].__new__(Workflow)._set(changed, build(changed))
 
     def with_key(self, definition_key: str | None) -> Workflow[T]:
         """Return the workflow with the key of its definition, without validating it again."""
-        copy: Workflow[T] = object.__new__(Workflow)
-        built = replace(self._built, blueprint=replace(self._built.blueprint, definition_key=definition_key))
-        object.__setattr__(copy, "_options", replace(self._options, definition_key=definition_key))
-        object.__setattr__(copy, "_built", built)
-        return copy
+        key = {"definition_key": definition_key}
+        blueprint = replace(self._blueprint, columns={**self._blueprint.columns, **key})
+        return Workflow[T].__new__(Workflow)._set({**self._options, **key}, blueprint)
 
     def start(
         self,
@@ -136,49 +135,49 @@ class Workflow(Generic[T]):
         from .handle import WorkflowHandle
         from .start import start
 
-        given = validation.workflow_id(workflow_id, self.name)
-        blueprint = self.blueprint()
-        started = start(blueprint, given, schedule_id, scheduled_for)
+        try:
+            key = None if workflow_id is None else parse_uuid(workflow_id, "workflow_id")
+        except ValueError as error:
+            code = DefinitionErrorCode.INVALID_WORKFLOW_ID
+            raise InvalidWorkflow([DefinitionError(code, self.name, None, str(error))]) from None
+        started, is_new = start(self._blueprint, key, schedule_id, scheduled_for)
         node_ids = dict(zip(self.nodes, self.node_ids, strict=True))
-        return WorkflowHandle(started.id, backend=blueprint.backend, node_ids=node_ids, replayed=not started.is_new)
+        return WorkflowHandle(
+            started, backend=self._blueprint.columns["backend"], node_ids=node_ids, replayed=not is_new
+        )
 
     async def astart(self, workflow_id: UUID | str | None = None) -> WorkflowHandle[T]:
         """See :meth:`start`."""
         return await sync_to_async(self.start)(workflow_id)
 
-    def blueprint(self) -> WorkflowBlueprint:
+    def blueprint(self) -> Blueprint:
         """Return the blueprint for the engine."""
-        return self._built.blueprint
+        return self._blueprint
 
     @property
     def name(self) -> str:
         """The name of the workflow."""
-        return self._built.blueprint.name
+        return str(self._blueprint.columns["name"])
 
     @property
     def nodes(self) -> tuple[Node[Any], ...]:
         """Its nodes, in the order in which they were given."""
-        return self._built.topology.nodes
+        return self._blueprint.topology.nodes
 
     @property
     def node_ids(self) -> tuple[str, ...]:
         """The ids of its nodes, in the same order."""
-        return self._built.topology.ids
-
-    @property
-    def options(self) -> WorkflowOptions:
-        """The options that it was made with."""
-        return self._options
+        return self._blueprint.topology.ids
 
     @property
     def output(self) -> Node[T] | None:
         """The node whose value is the workflow's, if there is one."""
-        place = self._built.blueprint.output_index
+        place = self._blueprint.columns["output_index"]
         return None if place is None else cast("Node[T]", self.nodes[place])
 
     def index(self, node: NodeRef[Any]) -> int:
         """Return the index of a node. Raises KeyError for a node outside the workflow."""
-        if (place := index_of(node, self._built.topology)) is None:
+        if (place := self._blueprint.topology.place_of(node)) is None:
             raise KeyError(f"{node!r} is not in {self!r}.")
         return place
 

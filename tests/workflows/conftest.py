@@ -1,12 +1,19 @@
 """Helpers of the tests of workflow definitions."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from horsies_django import InvalidWorkflow, Workflow
 from horsies_django.core.workflow_errors import DefinitionError
+
+
+def blueprint_of(workflow: Workflow[Any]) -> SimpleNamespace:
+    """Return the columns of a workflow as attributes, and as ``nodes`` those of its nodes."""
+    blueprint = workflow.blueprint()
+    return SimpleNamespace(**blueprint.columns, nodes=[SimpleNamespace(**columns) for columns in blueprint.nodes])
 
 
 def mistakes_of(build: Callable[..., Any], *args: Any, **kwargs: Any) -> list[DefinitionError]:

@@ -1,14 +1,12 @@
 """Definition classes, as workflows, as subworkflows and in the registry."""
 
-import json
-
 import pytest
 
 from horsies_django import OnError, RetryPolicy, SuccessCase, SuccessPolicy, Workflow, WorkflowDefinition
 from horsies_django.core.workflow_errors import DefinitionErrorCode
 from horsies_django.workflows.definition_registry import definition_at, definition_registry
 from tests.workflows import jobs
-from tests.workflows.conftest import mistakes_of, only
+from tests.workflows.conftest import blueprint_of, mistakes_of, only
 
 
 class Import(WorkflowDefinition[int]):
@@ -37,7 +35,7 @@ class Daily(WorkflowDefinition[str]):
 
 
 def test_class_attributes_are_nodes_and_their_names_are_the_node_ids():
-    blueprint = Import.build().blueprint()
+    blueprint = blueprint_of(Import.build())
 
     assert (blueprint.name, blueprint.definition_key, blueprint.on_error) == ("Import", "tests.import", "PAUSE")
     assert [node.node_id for node in blueprint.nodes] == ["fetch", "store", "notify"]
@@ -50,8 +48,8 @@ def test_class_attributes_are_nodes_and_their_names_are_the_node_ids():
 def test_build_with_takes_parameters_and_its_workflow_gets_the_key():
     workflow = Daily.build_with(day="2026-11-21")
 
-    assert (workflow.name, workflow.blueprint().definition_key) == ("daily 2026-11-21", "tests.daily")
-    assert workflow.options.definition_key == "tests.daily"
+    assert (workflow.name, blueprint_of(workflow).definition_key) == ("daily 2026-11-21", "tests.daily")
+    assert blueprint_of(workflow.with_options(priority=3)).definition_key == "tests.daily"
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'day'"):
         Daily.build()
     with pytest.raises(TypeError, match="Import takes no parameters"):
@@ -145,10 +143,10 @@ def test_a_subworkflow_is_a_node():
     imported = Import.node(waits_for=[daily])()
 
     workflow = Workflow("all", [page, daily, imported], queue_name="w")
-    _, node, last = workflow.blueprint().nodes
+    _, node, last = blueprint_of(workflow).nodes
 
     assert (node.kind, node.definition_key, node.task_name) == ("subworkflow", "tests.daily", None)
-    assert (node.values_from, json.loads(node.kwargs), node.waits_for) == ({"day": 0}, {"tries": 5}, (0,))
+    assert (node.values_from, node.kwargs, node.waits_for) == ({"day": 0}, {"tries": 5}, (0,))
     assert (node.max_retries, node.retry_policy) == (1, policy.as_json())
     assert (last.definition_key, last.max_retries, last.queue_name) == ("tests.import", 0, "w")
 

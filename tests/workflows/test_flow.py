@@ -7,6 +7,7 @@ import pytest
 
 from horsies_django import Workflow, together
 from tests.workflows import jobs
+from tests.workflows.conftest import blueprint_of
 
 pytestmark = pytest.mark.once
 
@@ -18,7 +19,7 @@ def nodes():
 
 def order(*parts):
     """Return the ids of the dependencies of each node."""
-    blueprint = Workflow("flow", list(parts)).blueprint()
+    blueprint = blueprint_of(Workflow("flow", list(parts)))
     ids = [node.node_id for node in blueprint.nodes]
     return {node.node_id: "".join(sorted(ids[index] for index in node.waits_for)) for node in blueprint.nodes}
 
@@ -105,6 +106,6 @@ def test_a_chain_of_ten_thousand_nodes_does_not_exceed_the_recursion_limit():
     for _ in range(9_999):
         values.append(jobs.unhinted.node()(value=values[-1]))
 
-    assert [node.waits_for for node in workflow.blueprint().nodes[1:]] == [(index,) for index in range(9_999)]
-    assert Workflow("values", values).blueprint().nodes[-1].values_from == {"value": 9_998}
+    assert [node.waits_for for node in blueprint_of(workflow).nodes[1:]] == [(index,) for index in range(9_999)]
+    assert blueprint_of(Workflow("values", values)).nodes[-1].values_from == {"value": 9_998}
     assert len(repr(values[-1])) < 100

@@ -17,7 +17,7 @@ from horsies_django import (
     wait_for_event,
 )
 from horsies_django.enqueue.node_factories import StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
-from horsies_django.workflows.definition_meta import DefinitionOptions
+from horsies_django.workflows.definition_registry import DefinitionOptions
 from horsies_django.workflows.workflow import CopyKeywords
 from tests.workflows import jobs
 

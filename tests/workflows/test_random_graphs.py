@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from horsies_django import InvalidWorkflow, Workflow
 from horsies_django.core.workflow_errors import DefinitionErrorCode
 from tests.workflows import jobs
+from tests.workflows.conftest import blueprint_of
 from tests.workflows.test_graph import NO_DEADLINE, graphs, is_acyclic
 
 WAYS = ("waits_for", "value", "result", "list", "flow", "none", "none", "none")
@@ -41,7 +42,7 @@ def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph,
 
     workflow = Workflow("random", parts)
 
-    blueprint = workflow.blueprint().nodes
+    blueprint = blueprint_of(workflow).nodes
     index_of = [workflow.index(node) for node in nodes]
     for index, own in enumerate(index_of):
         node = blueprint[own]

@@ -12,6 +12,7 @@ from horsies_django.models import Task
 from horsies_django.workflows.registry_check import find_errors
 from tests.jobs import tasks as plain_jobs
 from tests.workflows import jobs
+from tests.workflows.conftest import blueprint_of
 
 
 def mistakes():
@@ -127,7 +128,9 @@ def test_hrs_030_a_public_function_that_returns_a_workflow_but_is_not_a_builder(
     module = types.ModuleType("tests.workflows.loose")
     source = """
 from horsies_django import Workflow, workflow_builder
+from tests.workflows.conftest import blueprint_of
 from tests.workflows import jobs
+from tests.workflows.conftest import blueprint_of
 
 def build() -> Workflow: ...
 def build_typed() -> Workflow[str]: ...
@@ -156,7 +159,7 @@ def test_a_builder_can_still_be_called_as_a_function():
     def build(day: str) -> Workflow:
         return Workflow("w", [jobs.fetch.node()(url=day)])
 
-    assert build(day="y").blueprint().nodes[0].kwargs == '{"url":"y"}'
+    assert blueprint_of(build(day="y")).nodes[0].kwargs == {"url": "y"}
 
 
 def test_check_validates_the_sends_of_a_builder_without_sending(db):

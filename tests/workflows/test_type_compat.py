@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NewType, TypedDict, TypeVar
 import pytest
 
 from horsies_django import TaskError, TaskResult
-from horsies_django.workflows.type_compat import accepted_types, accepts_result, are_disjoint, produced_types
+from horsies_django.workflows.inputs import accepted_types, accepts_result, are_disjoint, produced_types
 
 UserId = NewType("UserId", int)
 T = TypeVar("T")

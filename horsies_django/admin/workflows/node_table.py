@@ -12,9 +12,9 @@ from django.db.models import Case, Q, Value, When
 from django.utils.translation import gettext as _
 
 from ...core.durations import format_duration
+from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import NodeKind
 from ...models import Workflow
-from ...workflows.error_codes import WorkflowCode
 from ..formatting import format_time
 from ..graph.drawing import KINDS, STATES, status_label, time_of
 from .node_rows import node_rows

@@ -12,6 +12,7 @@ from django.db.models import Exists, OuterRef, Q, Subquery, Value
 
 from ...core.status import TaskStatus
 from ...core.transition import Transition
+from ...core.workflow_errors import STOPPED_BY
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres
 from ...db.completions import notify_after_commit
@@ -20,7 +21,6 @@ from ...models import Task, Workflow, WorkflowTask
 from ...models.release_blocked import release_after_commit
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
-from ..error_codes import STOPPED_BY
 from . import node_end
 from .rows import IN_PROGRESS, NodeEnd, NodeRows, where_in
 

@@ -16,13 +16,13 @@ from ...core.ids import uuid7s
 from ...core.results import TaskError
 from ...core.retry import RetryPolicy
 from ...core.serialization import dumps
+from ...core.workflow_errors import STOPPED_BY, WorkflowCode
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db.completions import notify_after_commit
 from ...db.expressions import ValueByPk
 from ...db.on_commit import on_commit_robust
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
-from ..error_codes import STOPPED_BY, WorkflowCode
 from . import node_end
 from .context import EngineContext
 from .enqueue_nodes import BUILD_TASK, due_in, notify_workers_later

@@ -14,10 +14,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from ...core.serialization import dumps
+from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import WorkflowTaskStatus
 from ...models.claims import TaskRoute
 from .. import lifecycle
-from ..error_codes import WorkflowCode
 from . import node_end
 from .queries import EngineQueries, Query
 from .rows import NodeEnd, NodeOutcome, NodeResult, NodeRows, NodeState, ParentNode, Position, WorkflowState

@@ -19,7 +19,7 @@ from ...db.now import Now
 from ...db.statements import Statement
 from ...models import Task
 from ...models.claims import TaskRoute
-from ..blueprint import TASK_COLUMNS
+from ..node_options import TASK_COLUMNS
 from .rows import NodeRows
 
 if TYPE_CHECKING:

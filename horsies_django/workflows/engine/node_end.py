@@ -15,11 +15,11 @@ from django.db.models.functions import Cast, Coalesce, Left
 from ...core.results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...core.status import TASK_TERMINAL_STATES, TaskStatus
 from ...core.transition import Transition
+from ...core.workflow_errors import STOPPED_BY, WorkflowCode
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
 from ...db.now import Now
 from ...models import Task, Workflow
 from .. import lifecycle
-from ..error_codes import STOPPED_BY, WorkflowCode
 from .rows import IN_PROGRESS, IS_UNDECIDED, NodeEnd, NodeRows, where_in
 
 if TYPE_CHECKING:

@@ -339,7 +339,7 @@ class EngineQueries:
         nodes = self.nodes.filter(AnyOf(_KEYS, "task_id"))
         enqueue_nodes.insert_statement(nodes, F("task_id"), changes).run(self.database, self._keys(task_ids))
 
-    def _update(self, *transitions: Transition[Any], **values: Any) -> Statement:
+    def _update(self, /, *transitions: Transition[Any], **values: Any) -> Statement:
         rows = self.nodes.filter(AnyOf(_KEYS))
         return Statement.update(rows.filter(in_sources(*transitions)) if transitions else rows, **values)
 

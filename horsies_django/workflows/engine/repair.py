@@ -15,6 +15,7 @@ from django.db.models import Count, Exists, Min, OuterRef, Q
 from ...core.results import OperationalCode, RetrievalCode, TaskError
 from ...core.serialization import clean_text
 from ...core.status import TASK_TERMINAL_STATES
+from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import (
     WORKFLOW_TASK_TERMINAL_STATES,
     WORKFLOW_TERMINAL_STATES,
@@ -29,7 +30,6 @@ from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
-from ..error_codes import WorkflowCode
 from . import cancel_pause, node_end, resume_workflow
 from .advance import Engine
 from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeEnd, NodeRows, read_nodes

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from django.db.models import Case, Exists, F, OuterRef, Q, When
 
+from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...db.now import Now
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
-from ..error_codes import WorkflowCode
 from .cancel_pause import subtree_ids
 from .resume_workflow import decide_waiting, recount, recount_maps
 from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeRows, NodeState, read_nodes, where_in

@@ -12,10 +12,10 @@ from django.db.models import Q
 from django.db.models.functions import Cast
 
 from ...core.serialization import dumps
+from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...db.expressions import AnyOf, encode_pk, json_array
 from ...models import WorkflowTask
-from ..error_codes import WorkflowCode
 
 #: The states of a node that has a task or a subworkflow in progress.
 IN_PROGRESS: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)

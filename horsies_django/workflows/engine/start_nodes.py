@@ -14,14 +14,14 @@ from django.db.models.functions import Cast
 
 from ...core.ids import uuid7s
 from ...core.serialization import dumps
+from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ...db.expressions import ValueByPk
 from ...db.now import Now
 from ...models import Workflow, WorkflowEvent
 from ...models.claims import TaskRoute
 from .. import lifecycle
-from ..blueprint import CALL_COLUMNS
-from ..error_codes import WorkflowCode
+from ..node_options import CALL_COLUMNS
 from . import insert_rows, limits
 from .context import EngineContext
 from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, insert_tasks
