@@ -1,29 +1,29 @@
-"""Waits until tasks or workflows end. The cost in queries does not grow with the number of waiters.
+"""Waits until tasks or workflows end: one thread of a process polls and listens for all its waiters.
 
-All waiters for the same kind of row on one database, in one process or one event loop, share a :class:`_WaitGroup`. One
-of them is the leader: it polls for all of them, and passes the lead on when it leaves, for whatever reason. No thread
-or task of our own is needed.
-
-Where the database can notify, a :class:`~..db.completion_listener.CompletionListener` receives completions, and the
-leader polls for those waiters at once. Polling finds the completions that it misses.
+The thread runs while it has waiters and two seconds longer, on a connection of its own. A waiter is a future; asyncio
+wraps it. The thread polls at once for new waiters and for those whose ends are notified (see ``db/completions.py``),
+and for all of them less and less often: these polls find ends whose notifications are lost. A waiter that only its own
+connection can answer, because it is in a transaction for example, polls for itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-import operator
 import os
+import selectors
+import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
-from contextvars import copy_context
-from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
-from weakref import WeakKeyDictionary, ref
 
 from asgiref.sync import sync_to_async
 from django.db import Error, OperationalError, connections
@@ -32,28 +32,32 @@ from django.db.models.functions import Cast
 from django.utils.asyncio import async_unsafe
 
 from ..core.status import TASK_TERMINAL_STATES
-from ..db.completion_listener import subscribe
-from ..db.completions import short_key
+from ..db import completions, notifications, postgres
+from ..db.connection import is_visible_only_here, own_connection
 
-#: Seconds between two polls of a group: short at first and after each new waiter, then longer.
+logger = logging.getLogger("horsies_django")
+
+#: Seconds between two polls for all waiters: short at first and after each new waiter, then longer.
 _FIRST_POLL: Final = 0.02
 _LONGEST_POLL: Final = 0.5
 #: The same on SQLite, which can't notify, and where a poll is no round trip.
 _LONGEST_POLL_SQLITE: Final = 0.05
 
+#: Mean seconds between polls for new waiters and for notified ends, however many there are.
+_MIN_INTERVAL: Final = 0.005
+
 #: Maximum ids in one query.
 _IDS_PER_QUERY: Final = 500
 
-#: Maximum seconds that a follower sleeps at a time. A thread can be interrupted only between two sleeps.
-_FOLLOWER_SLEEP: Final = 1.0
+#: Seconds for which a wait may outlast its timeout, until the database has answered.
+_GRACE: Final = 1.0
 
-#: Minimum seconds between two polls for completions, however many notifications arrive.
-_MIN_COMPLETION_INTERVAL: Final = 0.005
-#: Minimum seconds that a query gets to be answered. A wait may outlast its timeout by as much.
-_QUERY_GRACE: Final = 1.0
+#: Maximum seconds that a waiting thread sleeps at a time. It can be interrupted only between two sleeps.
+_MAX_SLEEP: Final = 1.0
 
-#: Seconds without a poll after which another waiter takes the lead: the leader's connection may hang.
-_LEADER_TIMEOUT: Final = 5.0
+#: Seconds for which the thread runs on without waiters. PostgreSQL gives DROP DATABASE five seconds until other
+#: connections must be gone.
+_LINGER: Final = 2.0
 
 
 class Snapshot(Protocol):
@@ -112,206 +116,188 @@ def deadline_of(timeout: float | None) -> float:
     return time.monotonic() + timeout
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """A thread or a coroutine that waits for one task or workflow."""
+class _Waiter(Future[Answer[Any]]):
+    """The answer to one call that waits for a task or a workflow."""
 
-    key: UUID
-    deadline: float
-    wake: threading.Event | asyncio.Event
-    is_done: bool = False
-    answer: Answer[Any] = None
+    def __init__(self, read: Reader[Any], key: UUID, deadline: float) -> None:
+        super().__init__()
+        self.read, self.key, self.deadline = read, key, deadline
+        self.short_key = completions.short_key(key)
 
     @property
-    def query_until(self) -> float:
-        """The time at which a query that starts now is given up."""
-        return max(self.deadline, time.monotonic() + _QUERY_GRACE)
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
 
-    def on_result(self, answers: Mapping[UUID, Any] | Error, polled_at: float) -> None:
-        if isinstance(answers, NoAnswer) and time.monotonic() < self.deadline:
-            return
+    def offer(self, answers: Mapping[UUID, Any] | Error) -> bool:
+        """Take the answer if it ends the wait; return whether the wait is over."""
         answer = answers if isinstance(answers, Error) else answers.get(self.key)
-        if answer is None or isinstance(answer, Error) or answer.is_final or self.deadline <= polled_at:
-            self.answer, self.is_done = answer, True
+        if answer is None or isinstance(answer, Error) or answer.is_final or self.seconds_left <= 0:
+            with suppress(InvalidStateError):  # the caller gave up
+                self.set_result(answer)
+        return self.done()
 
 
-class _NextAction(NamedTuple):
-    """What a waiter does next: poll for these waiters now, or else sleep for ``pause`` seconds."""
+class _Poller:
+    """The thread that polls and listens for all waiters of this process on one database."""
 
-    waiters: Collection[_Waiter] = ()
-    polled_at: float = 0.0
-    pause: float = _FOLLOWER_SLEEP
-    is_for_all: bool = True
-
-
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class _WaitGroup:
-    """Waiters that share their polls. ``call`` runs a function where events may be set: in the loop of the waiters."""
-
-    call: Callable[[Callable[[], None]], object] = operator.call
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    waiters: dict[_Waiter, None] = field(default_factory=dict)
-    completed: dict[_Waiter, None] = field(default_factory=dict)
-    completed_at: float = float("-inf")
-    leader: _Waiter | None = None
-    polled_at: float = 0.0
-    interval: float = _FIRST_POLL
-    max_interval: float = _LONGEST_POLL
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._waiters: set[_Waiter] = set()
+        self._urgent: set[_Waiter] = set()  # new ones, and those whose ends were notified
+        self._is_running = False
+        self._used_at = self._polled_at = float("-inf")
+        self._interval = _FIRST_POLL
+        self._longest = _LONGEST_POLL_SQLITE if connections[database].vendor == "sqlite" else _LONGEST_POLL
+        self._last_polls = deque([float("-inf")] * 2, maxlen=2)
+        self._renew_at = math.inf
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
 
     def join(self, waiter: _Waiter) -> None:
-        with self.lock:
-            if not self.waiters:
-                self.polled_at = time.monotonic()
-            self.waiters[waiter] = None
-            if self.leader is not None and self.interval > _FIRST_POLL:
-                self.leader.wake.set()
-            self.interval = _FIRST_POLL
+        """Answer this waiter. Raises RuntimeError if the process can't start a thread."""
+        with self._lock:
+            if not self._is_running:
+                self._used_at = time.monotonic()
+                threading.Thread(target=self._run, name="horsies-waiter", daemon=True).start()
+                self._is_running = True
+            self._waiters.add(waiter)
+            self._urgent.add(waiter)
+            self._interval = _FIRST_POLL
+        with suppress(BlockingIOError):  # it has been woken often enough
+            self._wake.send(b".")
 
     def leave(self, waiter: _Waiter) -> None:
-        with self.lock:
-            self.waiters.pop(waiter, None)
-            if self.leader is waiter:
-                self.leader = next(iter(self.waiters), None)
-                if self.leader is not None:
-                    self.leader.wake.set()
+        """Forget this waiter."""
+        with self._lock:
+            self._waiters.discard(waiter)
+            self._urgent.discard(waiter)
 
-    def on_completed(self, short_keys: Collection[str]) -> None:
-        """Poll for these keys at once. May be called from any thread, also with keys that nothing here waits for."""
-        with self.lock:
-            notified = [waiter for waiter in self.waiters if short_key(waiter.key) in short_keys]
-            self.completed |= dict.fromkeys(notified)
-            if notified and self.leader is not None:
-                self.call(self.leader.wake.set)
+    def _run(self) -> None:
+        try:
+            with own_connection(self._database, "waiter", is_busy=True):
+                is_postgres = postgres.can_listen(self._database)
+                listener = postgres.ConnectionListener(self._database, postgres.COMPLETIONS) if is_postgres else None
+                while (pause := self._step()) is not None:
+                    if listener is not None:
+                        self._listen(listener)
+                    self._sleep(pause, listener)
+        except Exception as error:  # noqa: BLE001  # raised in the threads that wait
+            with self._lock:
+                waiters, self._waiters, self._urgent = self._waiters, set(), set()
+                self._is_running = False
+            for waiter in waiters:
+                with suppress(InvalidStateError):
+                    waiter.set_exception(error)
+        finally:
+            connections.close_all()
 
-    def next_step(self, waiter: _Waiter) -> _NextAction | None:
-        """Return what ``waiter`` has to do next; None once it has its answer."""
-        with self.lock:
-            waiter.wake.clear()
-            if waiter.is_done:
+    def _step(self) -> float | None:
+        """Poll if it is time to; return the seconds until the next step, or None to stop."""
+        now = time.monotonic()
+        with self._lock:
+            if self._waiters:
+                self._used_at = now
+            elif now > self._used_at + _LINGER:
+                self._is_running = False
                 return None
-            now = time.monotonic()
-            if self.leader is None or now - self.polled_at > _LEADER_TIMEOUT:
-                self.leader = waiter
-            if self.leader is not waiter:
-                if (left := waiter.deadline + _QUERY_GRACE - now) <= 0:  # the leader waits longer for an answer
-                    waiter.on_result(NoAnswer(), now)
-                    self.waiters.pop(waiter, None)
-                    return None
-                return _NextAction(pause=min(_FOLLOWER_SLEEP, left))
-            if self.completed and now < (next_at := self.completed_at + _MIN_COMPLETION_INTERVAL):
-                return _NextAction(pause=next_at - now)
-            completed, self.completed = [other for other in self.completed if other in self.waiters], {}
-            if completed:
-                self.completed_at = now
-                return _NextAction(completed, now, is_for_all=False)
-            soonest = min(other.deadline for other in self.waiters)
-            due = self.polled_at + max(_FIRST_POLL, min(self.interval, soonest - self.polled_at))
-            if now < due:
-                return _NextAction(pause=due - now)
-            self.polled_at, self.interval = now, min(self.interval * 1.5, self.max_interval)
-            return _NextAction(list(self.waiters), now)
+            soonest = min((waiter.deadline for waiter in self._waiters), default=math.inf)
+            due_at = self._polled_at + max(_FIRST_POLL, min(self._interval, soonest - self._polled_at))
+            urgent_at = self._last_polls[0] + 2 * _MIN_INTERVAL if self._urgent else math.inf
+            if now < min(due_at, urgent_at):
+                return min(due_at, urgent_at) - now
+            if now >= due_at:
+                self._polled_at, self._interval = now, min(self._interval * 1.5, self._longest)
+            waiters = list(self._waiters if now >= due_at else self._urgent)
+            self._urgent = set()
+        self._last_polls.append(now)
+        for read in {waiter.read for waiter in waiters}:
+            group = [waiter for waiter in waiters if waiter.read is read]
+            answers = _query(read, self._database, list({waiter.key for waiter in group}))
+            for waiter in group:
+                if waiter.offer(answers):
+                    self.leave(waiter)
+        return 0.0
 
-    def deliver(self, step: _NextAction, answers: Mapping[UUID, Any] | Error) -> None:
-        with self.lock:
-            if step.is_for_all:
-                self.polled_at = time.monotonic()
-            for waiter in step.waiters:
-                waiter.on_result(answers, step.polled_at)
-                if waiter.is_done:
-                    self.waiters.pop(waiter, None)
-                    waiter.wake.set()
+    def _listen(self, listener: postgres.ConnectionListener) -> None:
+        """Receive notifications of ends, and let workers send them. Without them, polls find the ends."""
+        try:
+            if listener.listen():
+                self._polled_at = self._renew_at = float("-inf")  # poll again for the ends before
+            if time.monotonic() >= self._renew_at:
+                notifications.send(self._database, [postgres.SUBSCRIBE])
+                self._renew_at = time.monotonic() + completions.RENEW_INTERVAL
+            ended = set().union(*map(completions.loads, listener.receive(is_readable=True)))
+        except Error as error:
+            logger.info("completions not received, polling instead error=%s", error)
+            return
+        if ended:
+            with self._lock:
+                self._urgent |= {waiter for waiter in self._waiters if waiter.short_key in ended}
+
+    def _sleep(self, seconds: float, listener: postgres.ConnectionListener | None) -> None:
+        """Sleep until there is a new waiter or a notification, ``seconds`` at most."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            if listener is not None and (descriptor := listener.fileno()) is not None:
+                selector.register(descriptor, selectors.EVENT_READ)
+            selector.select(seconds)
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
 
 
 @cache
-def _group_of_process(database: str, read: Reader[Any], pid: int) -> _WaitGroup:
-    """Return the group of this process. A fork gets its own, for it does not inherit the threads that wait."""
-    return _WaitGroup(max_interval=_longest_poll(database))
+def _poller(database: str, pid: int) -> _Poller:
+    """Return the poller of a process. A fork gets its own, because it does not inherit the thread."""
+    return _Poller(database)
 
 
-_WaitGroups: TypeAlias = dict[tuple[str, Reader[Any]], _WaitGroup]
-_groups_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _WaitGroups]] = WeakKeyDictionary()
-
-
-def _group_of_loop(database: str, read: Reader[Any], loop: asyncio.AbstractEventLoop) -> _WaitGroup:
-    groups = _groups_of_loops.setdefault(loop, {})
-    # The group must neither keep the loop alive nor wake a closed one.
-    new = _WaitGroup(partial(_call_in_loop, ref(loop)), max_interval=_longest_poll(database))
-    return groups.setdefault((database, read), new)
-
-
-def _longest_poll(database: str) -> float:
-    return _LONGEST_POLL_SQLITE if connections[database].vendor == "sqlite" else _LONGEST_POLL
-
-
-def _call_in_loop(loop: ref[asyncio.AbstractEventLoop], action: Callable[[], None]) -> None:
-    if (alive := loop()) is not None:
-        with suppress(RuntimeError):
-            alive.call_soon_threadsafe(action)
+def _join(waiter: _Waiter, database: str) -> _Poller | None:
+    """Return the poller that answers the waiter; None if only this thread's connection can, or if one poll does."""
+    connection = connections[database]
+    is_in_transaction = connection.connection is not None and not connection.autocommit
+    if waiter.seconds_left <= 0 or is_in_transaction or is_visible_only_here(database):
+        return None
+    poller = _poller(database, os.getpid())
+    try:
+        poller.join(waiter)
+    except RuntimeError:  # this server has no threads
+        return None
+    return poller
 
 
 @async_unsafe("A thread that runs an event loop can't wait for an end: use aget().")
 def wait_for_end(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
     """Block this thread until the snapshot of ``key`` is final or ``deadline``, by time.monotonic(), has passed."""
-    waiter = _Waiter(key, deadline, wake := threading.Event())
-    is_alone = _first_poll(read, database, waiter)
-    group = _WaitGroup() if is_alone else _group_of_process(database, read, os.getpid())
+    waiter = _Waiter(read, key, deadline)
+    if (poller := _join(waiter, database)) is None:
+        while not waiter.offer(_query(read, database, [key])):
+            time.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
+        return waiter.result()
     try:
-        group.join(waiter)
-        while step := group.next_step(waiter):
-            if step.waiters:
-                if not is_alone:
-                    subscribe(database, group)
-                group.deliver(step, _poll(read, database, step.waiters, waiter.query_until))
-            else:
-                wake.wait(step.pause)
+        while not waiter.done() and (left := waiter.seconds_left + _GRACE) > 0:
+            wait_for_futures([waiter], min(left, _MAX_SLEEP))
+        return waiter.result() if waiter.done() else NoAnswer()
     finally:
-        group.leave(waiter)
-    return waiter.answer
+        poller.leave(waiter)
 
 
 async def await_end(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
-    """The same as :func:`wait_for_end` for coroutines. Queries run in the thread of the coroutine's own queries."""
-    waiter = _Waiter(key, deadline, wake := asyncio.Event())
-    is_alone = await sync_to_async(_first_poll)(read, database, waiter)
-    group = _WaitGroup() if is_alone else _group_of_loop(database, read, asyncio.get_running_loop())
+    """The same as :func:`wait_for_end` for coroutines."""
+    waiter = _Waiter(read, key, deadline)
+    if (poller := await sync_to_async(_join)(waiter, database)) is None:
+        while True:
+            if waiter.offer(await sync_to_async(_query)(read, database, [key])):
+                return waiter.result()
+            await asyncio.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
     try:
-        group.join(waiter)
-        while step := group.next_step(waiter):
-            if step.waiters:
-                if not is_alone:
-                    subscribe(database, group)
-                group.deliver(step, await sync_to_async(_poll)(read, database, step.waiters, waiter.query_until))
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(step.pause):
-                        await wake.wait()
+        timeout = None if deadline == math.inf else waiter.seconds_left + _GRACE
+        return await asyncio.wait_for(asyncio.wrap_future(waiter), timeout)
+    except TimeoutError:
+        return NoAnswer()
     finally:
-        group.leave(waiter)
-    return waiter.answer
-
-
-def _first_poll(read: Reader[Any], database: str, waiter: _Waiter) -> bool:
-    """Poll for one waiter; return whether it should wait outside the group, if at all.
-
-    It has its answer, or it is in a transaction and may see other rows than the group's leader. A waiter without a
-    connection leaves the poll to the leader, so that a thousand threads don't open a thousand connections.
-    """
-    connection = connections[database]
-    now = time.monotonic()
-    if connection.connection is None and now < waiter.deadline:
-        return False
-    waiter.on_result(_poll(read, database, [waiter], waiter.query_until), now)
-    return waiter.is_done or not connection.autocommit
-
-
-def _poll(
-    read: Reader[N], database: str, waiters: Collection[_Waiter], until: float = math.inf
-) -> Mapping[UUID, N] | Error:
-    """Return the snapshots, or the error; past ``until``, by time.monotonic(), that is :class:`NoAnswer`."""
-    keys = list({waiter.key for waiter in waiters})
-    if until == math.inf or connections[database].vendor != "postgresql":
-        return _query(read, database, keys)
-    return _query_with_timeout(read, database, keys, until)
+        poller.leave(waiter)
 
 
 def _query(read: Reader[N], database: str, keys: Sequence[UUID]) -> Mapping[UUID, N] | Error:
@@ -326,45 +312,3 @@ def _query(read: Reader[N], database: str, keys: Sequence[UUID]) -> Mapping[UUID
             connection.close_if_unusable_or_obsolete()
             if is_new or connection.connection is not None:
                 return error
-
-
-def _query_with_timeout(read: Reader[N], database: str, keys: Sequence[UUID], until: float) -> Mapping[UUID, N] | Error:
-    """Run the query in a thread that can be abandoned: no driver gives up on a silent server.
-
-    When it is abandoned outside a transaction, this thread gets a new connection, and the other thread closes the old
-    one as soon as it can. Inside a transaction the connection stays: its next query waits for the same server.
-    """
-    connection = connections[database]
-    answers: list[Mapping[UUID, N] | Error | BaseException] = []
-    lock = threading.Lock()
-    is_abandoned = False
-
-    def run() -> None:
-        connections[database] = connection
-        answer: Mapping[UUID, N] | Error | BaseException
-        try:
-            answer = _query(read, database, keys)
-        except BaseException as error:  # noqa: BLE001  # raised below, in the waiting thread
-            answer = error
-        with lock:
-            answers.append(answer)
-            if is_abandoned:
-                connection.close()
-            connection.dec_thread_sharing()
-
-    name = threading.current_thread().name  # logs and traces of statements show the thread that waits
-    thread = threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True)
-    try:
-        connection.inc_thread_sharing()
-        thread.start()  # an interrupt may arrive once the new thread runs
-        while thread.is_alive() and (left := until - time.monotonic()) > 0:
-            thread.join(min(left, _FOLLOWER_SLEEP))
-    finally:
-        with lock:
-            is_abandoned = not answers and (connection.connection is None or connection.autocommit)
-            if is_abandoned:
-                connections[database] = connection.copy()
-    answer = answers[0] if answers else NoAnswer("the database has not answered in time")
-    if isinstance(answer, BaseException) and not isinstance(answer, Error):
-        raise answer
-    return answer

@@ -2,12 +2,8 @@
 
 import asyncio
 import ctypes
-import gc
-import os
-import sys
 import threading
 import time
-import uuid
 from itertools import pairwise
 
 import pytest
@@ -26,9 +22,14 @@ class Interruption(BaseException):
     """Like KeyboardInterrupt, but raised in any thread."""
 
 
+def wait_until_no_thread_polls():
+    wait_until(lambda: "horsies-waiter" not in {thread.name for thread in threading.enumerate()})
+
+
 @pytest.fixture
 def queries(transactional_db):
     """The thread names of the queries for tasks, one for each query, on any connection."""
+    wait_until_no_thread_polls()
     with querying_threads("horsies_tasks") as names:
         yield names
 
@@ -141,26 +142,30 @@ def test_a_long_wait_on_sqlite_keeps_polling_often(queries):
     assert codes([waiter]) == ["TASK_CANCELLED"]
 
 
-# The leader may leave.
+# Waiters may leave.
 
 
-def group_of_threads():
-    return wait._group_of_process("default", wait.of_tasks, os.getpid())
-
-
-def leader_of(waiters, queries):
-    """Return the waiter that polls for the others."""
-    names = {waiter.name: waiter for waiter in waiters}
+def is_polled(waiters, queries):
+    """Wait until all of these waiters are polled for."""
     seen = len(queries)
-    wait_until(lambda: any(name in names for name in queries[seen + 2 :]), what="a leader polls")
-    return next(names[name] for name in reversed(queries) if name in names)
+    wait_until(lambda: "horsies-waiter" in queries[seen + 2 :], what="a poll for the waiters")
+    return waiters
 
 
-def test_another_waiter_leads_after_the_leaders_timeout(queries):
+def test_a_waiting_thread_can_be_interrupted_and_the_others_get_their_results(queries):
+    handles = jobs.triple.send_many([{"a": 1}, {"a": 2}, {"a": 3}])
+    first, *others = is_polled([Waiter(handle, 30) for handle in handles], queries)
+
+    first.interrupt()
+    first.join(60)
+    Task.objects.all().cancel()
+
+    assert [first.code, *codes(others)] == ["INTERRUPTED", "TASK_CANCELLED", "TASK_CANCELLED"]
+
+
+def test_a_waiter_whose_time_is_over_leaves_the_others_waiting(queries):
     first, second = jobs.triple.send(1), jobs.triple.send(2)
-    hasty = Waiter(first, 0.3)
-    wait_until(lambda: hasty.name in queries, what="it leads")
-    patient = Waiter(second, 30)
+    hasty, patient = Waiter(first, 0.3), Waiter(second, 30)
 
     found = codes([hasty])
     second.cancel()
@@ -168,81 +173,24 @@ def test_another_waiter_leads_after_the_leaders_timeout(queries):
     assert found + codes([patient]) == ["WAIT_TIMEOUT", "TASK_CANCELLED"]
 
 
-def test_an_exception_in_the_leader_does_not_strand_its_followers(queries):
-    handles = jobs.triple.send_many([{"a": 1}, {"a": 2}, {"a": 3}])
-    waiters = [Waiter(handle, 30) for handle in handles]
-    leader = leader_of(waiters, queries)
-
-    leader.interrupt()
-    leader.join(60)
-    Task.objects.all().cancel()
-
-    others = [waiter for waiter in waiters if waiter is not leader]
-    assert [leader.code, *codes(others)] == ["INTERRUPTED", "TASK_CANCELLED", "TASK_CANCELLED"]
-
-
-def test_a_follower_can_be_interrupted(queries):
-    handles = jobs.triple.send_many([{"a": 1}, {"a": 2}])
-    waiters = [Waiter(handle, 30) for handle in handles]
-    wait_until(lambda: len(group_of_threads().waiters) == 2, what="both wait")
-    leader = leader_of(waiters, queries)
-    follower = next(waiter for waiter in waiters if waiter is not leader)
-
-    follower.interrupt()
-    follower.join(60)
-    Task.objects.all().cancel()
-
-    assert (follower.code, *codes([leader])) == ("INTERRUPTED", "TASK_CANCELLED")
-
-
-def test_an_exception_at_the_start_of_a_poll_leaves_no_connection_open(transactional_db):
-    if connection.vendor != "postgresql":
-        pytest.skip("a poll needs no thread of its own")
+def test_an_error_of_the_thread_that_polls_reaches_the_waiter_and_the_next_wait_starts_another(queries, monkeypatch):
     handle = jobs.triple.send(1)
 
-    class Interrupted(Waiter):
-        def run(self):
-            sys.settrace(self.interrupt_start)
-            super().run()
+    with monkeypatch.context() as fault:
+        fault.setattr(wait, "of_tasks", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            handle.get(30)
 
-        def interrupt_start(self, frame, event, arg):
-            caller = frame.f_back
-            starts = (frame.f_code, caller.f_code) == (threading.Event.wait.__code__, threading.Thread.start.__code__)
-            if starts and caller.f_locals["self"].name == self.name:  # the thread of its poll
-                sys.settrace(None)
-                raise Interruption
-
-    waiter = Interrupted(handle, 30)
-    found = codes([waiter])
-    wait_until(lambda: waiter.name not in {thread.name for thread in threading.enumerate()}, what="the poll has ended")
-
-    assert found == ["INTERRUPTED"]
-    gc.collect()  # a connection that is still open warns as it is collected, which fails the test
+    assert handle.get(0.1).err.error_code == "WAIT_TIMEOUT"
 
 
-def test_another_waiter_replaces_a_leader_that_hangs():
-    group = wait._WaitGroup()
-    hung, other = (wait._Waiter(uuid.uuid4(), time.monotonic() + 60, threading.Event()) for _ in range(2))
-    group.join(hung)
-    group.join(other)
-    group.next_step(hung)
-    before = group.next_step(other)
-
-    group.polled_at -= 60
-    after = group.next_step(other)
-
-    assert not before.waiters
-    assert set(after.waiters) == {hung, other}
-
-
-@pytest.mark.parametrize("role", ["leader", "follower"])
-def test_a_cancelled_coroutine_strands_no_waiter_and_leaves_no_task_behind(transactional_db, role):
+def test_a_cancelled_coroutine_strands_no_waiter_and_leaves_no_task_behind(transactional_db):
     handles = jobs.triple.send_many([{"a": 1}, {"a": 2}, {"a": 3}])
 
     async def wait():
         waits = [asyncio.ensure_future(TaskHandle(handle.id).aget(30)) for handle in handles]
         await TaskHandle(handles[0].id).aget(0.2)
-        out = waits.pop(0 if role == "leader" else 1)
+        out = waits.pop(0)
         out.cancel()
         with pytest.raises(asyncio.CancelledError):
             await out
@@ -257,15 +205,13 @@ def test_a_cancelled_coroutine_strands_no_waiter_and_leaves_no_task_behind(trans
     assert not left_behind
 
 
-def test_a_wait_group_is_empty_once_all_waiters_have_left(queries):
+def test_the_thread_that_polls_ends_after_its_last_waiter(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(5))
 
     found = codes([Waiter(handle, 0.2) for handle in handles])
 
-    group = group_of_threads()
     assert found == ["WAIT_TIMEOUT"] * 5
-    assert (group.leader, group.waiters) == (None, {})
-    assert not any(group.waiters for groups in wait._groups_of_loops.values() for group in groups.values())
+    wait_until_no_thread_polls()
 
 
 # Transactions.
@@ -273,7 +219,7 @@ def test_a_wait_group_is_empty_once_all_waiters_have_left(queries):
 
 def test_a_waiter_in_a_transaction_polls_for_itself(queries):
     other = Waiter(jobs.triple.send(1), 30)
-    leader_of([other], queries)
+    is_polled([other], queries)
 
     with transaction.atomic():
         handle = jobs.triple.send(2)
@@ -313,18 +259,19 @@ def test_get_times_out_until_the_task_ends_and_then_returns_its_result(transacti
 def test_get_returns_task_not_found_when_the_row_is_deleted_during_the_wait(queries):
     handle = jobs.triple.send(1)
     waiter = Waiter(handle, 30)
-    leader_of([waiter], queries)
+    is_polled([waiter], queries)
 
     Task.objects.all().delete()
 
     assert codes([waiter]) == ["TASK_NOT_FOUND"]
 
 
-@pytest.mark.parametrize("timeout", [0, 5, None])
+@pytest.mark.parametrize("timeout", [0, pytest.param(5, marks=pytest.mark.slow)])
 def test_get_returns_broker_error_during_an_outage_and_the_result_after_it(get, drain, monkeypatch, timeout):
     handle = jobs.triple.send(1)
     drain()
     connection.close()
+    wait_until_no_thread_polls()
 
     with monkeypatch.context() as outage:
         outage.setitem(connection.settings_dict, "NAME", "/no/such/database")
@@ -332,6 +279,7 @@ def test_get_returns_broker_error_during_an_outage_and_the_result_after_it(get, 
 
     assert result.err.error_code == "BROKER_ERROR"
     assert "can't be asked" in result.err.message
+    wait_until_no_thread_polls()  # it still has the settings of the outage
     assert get(handle, timeout) == TaskResult(ok=[1, 2, 3])
 
 
@@ -343,7 +291,7 @@ def rename(table, name):
 def test_all_waiters_get_broker_error_during_an_outage(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(20))
     waiters = [Waiter(handle, 60) for handle in handles]
-    leader_of(waiters, queries)
+    is_polled(waiters, queries)
 
     try:
         rename("horsies_tasks", "gone")

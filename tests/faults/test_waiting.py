@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 
 from horsies_django import RetrievalCode, TaskStatus
 from tests.faults.server import frozen
@@ -15,22 +15,20 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def _closed(own_cluster):
-    """Close the connection that replaces an abandoned one."""
-    yield
-    connection.close()
+def _all_threads_use_it(own_cluster, monkeypatch):
+    """Connect other threads to the test's own cluster too."""
+    monkeypatch.setitem(connections.settings, "default", connection.settings_dict)
 
 
 def get_codes(handle, timeouts):
     """Wait in one thread for each timeout; return the error code of each, in the order in which they ended."""
     got = {}
 
-    def get(timeout, own):
-        connections["default"] = own.copy()
+    def get(timeout):
         got[timeout] = handle.get(timeout=timeout).err.error_code
         connections.close_all()
 
-    threads = [Thread(target=get, args=(timeout, connections["default"]), daemon=True) for timeout in timeouts]
+    threads = [Thread(target=get, args=(timeout,), daemon=True) for timeout in timeouts]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -76,15 +74,3 @@ def test_a_longer_wait_does_not_delay_shorter_ones_on_a_frozen_server(own_cluste
 
     assert set(got.values()) == {RetrievalCode.WAIT_TIMEOUT}
     assert list(got)[-1] == 20
-
-
-@pytest.mark.nightly
-def test_a_transaction_outlives_a_get_that_the_server_does_not_answer(own_cluster):
-    with transaction.atomic():
-        handle = tasks.noop.send()
-        with frozen(own_cluster):
-            result = handle.get(timeout=1)
-        assert result.err.error_code == RetrievalCode.WAIT_TIMEOUT
-        assert handle.status() == TaskStatus.PENDING
-
-    assert handle.status() == TaskStatus.PENDING

@@ -16,7 +16,7 @@ def connection_pids(condition: str) -> list[int]:
 
 def listener_pids() -> list[int]:
     """Return the connections over which processes listen for completions."""
-    return connection_pids("application_name = 'horsies completion listener'")
+    return connection_pids("application_name = 'horsies waiter'")
 
 
 def all_runners_notify(listener: postgres.NotifyConnection, runners: int) -> bool:
