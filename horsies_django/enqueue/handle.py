@@ -133,8 +133,9 @@ class TaskHandle(Generic[T]):
         task has ended without a stored result), ``RESULT_DESERIALIZATION_ERROR`` or ``BROKER_ERROR`` (the query
         failed). The first two and the last are not cached: the next call asks again.
 
-        All waiters of a process share one poll, every 20 ms at first, later every 0.5 s (on SQLite 50 ms). In a
-        transaction each waiter polls for itself, and never sees the end of a task that the same transaction has sent.
+        One thread polls for all waiters of a process, every 20 ms at first, later every 0.5 s (on SQLite 50 ms). In a
+        transaction, and with the timeout 0, a waiter polls on its own connection: there a server that does not answer
+        can outlast the timeout. A transaction never sees the end of a task that it has sent itself.
         """
         deadline = wait.deadline_of(timeout)
         return self._final or self._to_result(

@@ -151,22 +151,19 @@ class _Poller:
         self._longest = _LONGEST_POLL_SQLITE if connections[database].vendor == "sqlite" else _LONGEST_POLL
         self._last_polls = deque([float("-inf")] * 2, maxlen=2)
         self._renew_at = math.inf
-        self._wake, self._woken = socket.socketpair()
-        self._wake.setblocking(False)
-        self._woken.setblocking(False)
+        self._wake: socket.socket
+        self._woken: socket.socket
 
     def join(self, waiter: _Waiter) -> None:
         """Answer this waiter. Raises RuntimeError if the process can't start a thread."""
         with self._lock:
             if not self._is_running:
-                self._used_at = time.monotonic()
-                threading.Thread(target=self._run, name="horsies-waiter", daemon=True).start()
-                self._is_running = True
+                self._start()
             self._waiters.add(waiter)
             self._urgent.add(waiter)
             self._interval = _FIRST_POLL
-        with suppress(BlockingIOError):  # it has been woken often enough
-            self._wake.send(b".")
+            with suppress(BlockingIOError):  # it has been woken often enough
+                self._wake.send(b".")
 
     def leave(self, waiter: _Waiter) -> None:
         """Forget this waiter."""
@@ -174,19 +171,36 @@ class _Poller:
             self._waiters.discard(waiter)
             self._urgent.discard(waiter)
 
+    def _start(self) -> None:
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        self._used_at = time.monotonic()
+        try:
+            threading.Thread(target=self._run, name="horsies-waiter", daemon=True).start()
+        except RuntimeError:
+            self._stop()
+            raise
+        self._is_running = True
+
+    def _stop(self) -> None:
+        self._is_running = False
+        self._wake.close()
+        self._woken.close()
+
     def _run(self) -> None:
         try:
             with own_connection(self._database, "waiter", is_busy=True):
                 is_postgres = postgres.can_listen(self._database)
                 listener = postgres.ConnectionListener(self._database, postgres.COMPLETIONS) if is_postgres else None
                 while (pause := self._step()) is not None:
+                    self._sleep(pause, listener)
                     if listener is not None:
                         self._listen(listener)
-                    self._sleep(pause, listener)
         except Exception as error:  # noqa: BLE001  # raised in the threads that wait
             with self._lock:
                 waiters, self._waiters, self._urgent = self._waiters, set(), set()
-                self._is_running = False
+                self._stop()
             for waiter in waiters:
                 with suppress(InvalidStateError):
                     waiter.set_exception(error)
@@ -200,7 +214,7 @@ class _Poller:
             if self._waiters:
                 self._used_at = now
             elif now > self._used_at + _LINGER:
-                self._is_running = False
+                self._stop()
                 return None
             soonest = min((waiter.deadline for waiter in self._waiters), default=math.inf)
             due_at = self._polled_at + max(_FIRST_POLL, min(self._interval, soonest - self._polled_at))
