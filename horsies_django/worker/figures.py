@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
+from ..core.process_memory import resident_bytes_of
 from .config import WorkerConfig
 from .spawner import Child
 from .started_registry import Activity
-from .watchdog import resident_bytes_of
 
 #: Seconds without a turn of its loop after which a supervisor counts as stuck; a turn takes about a second at most.
 STUCK_AFTER: Final = 10.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
@@ -14,17 +13,14 @@ from ..db.now import Now
 from ..enqueue.django_result import own_logging
 from ..models import Task
 from ..models.claim.query import ORDER
-from ..models.claims import WorkerInfo
 from ..models.transitions import TaskQuerySet
-from .config import HOSTNAME, WorkerConfig
+from .config import WorkerConfig
 from .execution_result import ExecutionResult, NotStarted
+from .executor import InlineExecutor
 from .inbox import Inbox
-from .inline_executor import InlineExecutor
-from .listener import Listener
 from .producer import Producer
-from .slot_pool import SlotPool
-from .start_ahead import StartAheadTuner
-from .store import WorkerStore
+from .runner_state import RunnerState
+from .slot_pool import SlotPool, StartAheadTuner
 
 
 class InlineWorker:
@@ -34,26 +30,16 @@ class InlineWorker:
     """
 
     def __init__(self, config: WorkerConfig) -> None:
-        runner = WorkerInfo(config.new_worker_id(), HOSTNAME, os.getpid())
         self._config = config
-        self._worker_id = runner.worker_id
-        self._store = WorkerStore(config, runner)
         self._inbox = Inbox()
         self._ended: list[ExecutionResult] = []
         self._pools = {
             is_async: SlotPool(is_async, 0, 0, InlineExecutor(self._on_result), StartAheadTuner(1, 0))
             for is_async in (False, True)
         }
-        self._producer = Producer(
-            config,
-            runner,
-            self._inbox,
-            list(self._pools.values()),
-            Listener(config, runner.worker_id, self._inbox),
-            on_retire=lambda _: False,
-            started_registry=None,
-            is_inline=True,
-        )
+        self._state = RunnerState(config, config.new_worker_id(), self._inbox, list(self._pools.values()))
+        self._store = self._state.store
+        self._producer = Producer(self._state)
 
     @classmethod
     @contextmanager
@@ -89,7 +75,7 @@ class InlineWorker:
         row.pending().update(enqueued_at=Now(), deferred=False, blocked=False, group_key=None)
         pool = self._pools[bool(row.values_list("is_async", flat=True).first())]
         with transaction.atomic(using=self._config.database):
-            claims = row.claim(self._worker_id, start=1, is_async=pool.is_async)
+            claims = row.claim(self._state.worker.worker_id, start=1, is_async=pool.is_async)
         self._producer.submit(pool, claims)
         self._store_results()
         return self._take_ended()
@@ -97,14 +83,14 @@ class InlineWorker:
     def _run_next_of(self, queue_name: str, pool: SlotPool) -> ExecutionResult | None:
         pool.slots = 1
         pool.mark_ready(queue_name)
-        while pool.has_work and not self._ended and self._producer.may_claim:
+        while pool.queues and not self._ended and self._state.may_claim:
             self._producer.run_once()
         pool.slots = 0
         self._store_results()
         return self._take_ended()
 
     def _store_results(self) -> None:
-        while self._producer.is_holding:
+        while self._state.is_holding:
             self._producer.run_once()
 
     def _take_ended(self) -> ExecutionResult | None:

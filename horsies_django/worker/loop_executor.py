@@ -18,7 +18,7 @@ from . import result_mapping, run_task
 from .connection_cleanup import SharedThreads, clean_up_connections
 from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
-from .executor import CLOSE_TIMEOUT, LOOP_BLOCKED_AFTER, WaitingList
+from .executor import CLOSE_TIMEOUT, LOOP_BLOCKED_AFTER, Executor
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -33,7 +33,7 @@ class ResultSink(Protocol):
         """Wake the producer for the results so far; ``has_next`` if others follow at once."""
 
 
-class LoopExecutor:
+class LoopExecutor(Executor):
     """Runs at most ``slots`` coroutines at once, on one event loop in a thread of its own.
 
     Each coroutine has its own thread for the sync code that it calls (mostly the ORM), as a request has under ASGI, so
@@ -48,12 +48,12 @@ class LoopExecutor:
     """
 
     def __init__(self, slots: int, results: ResultSink) -> None:
+        super().__init__()
         self._slots = slots
         self._results = results
         self._context = copy_context()  # of the producer, which no coroutine changes
         self._has_results = False
         self._is_turn_ending = False
-        self._waiting = WaitingList()
         self._pinged_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
@@ -70,11 +70,8 @@ class LoopExecutor:
         self._waiting.extend(executions)
         self._loop.call_soon_threadsafe(self._start_waiting, context=self._context)
 
-    def first_waiting(self) -> Execution | None:
-        return self._waiting.first()
-
     def withdraw(self) -> list[Execution]:
-        if withdrawn := self._waiting.take_all():
+        if withdrawn := super().withdraw():
             self._ping()
         return withdrawn
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ..db.connection import is_visible_only_here, own_connection
 from ..enqueue.django_result import own_logging
-from ..models.claims import WorkerInfo
-from .config import HOSTNAME, WorkerConfig
+from .config import WorkerConfig
 from .console_logging import log_and_print
-from .exit_reason import ExitReason, Notice
+from .executor import InlineExecutor
+from .exit_reason import ExitReason
 from .inbox import Inbox
-from .inline_executor import InlineExecutor
-from .listener import Listener
 from .loop_executor import LoopExecutor
 from .producer import Producer
-from .slot_pool import SlotPool
-from .start_ahead import StartAheadTuner
+from .runner_state import Report, RunnerState
+from .slot_pool import SlotPool, StartAheadTuner
 from .started_registry import StartedRegistry
 from .thread_executor import ThreadExecutor
 
@@ -34,7 +31,7 @@ def run(
     config: WorkerConfig,
     worker_id: str,
     inbox: Inbox,
-    report: Callable[[ExitReason | Notice], bool] = lambda _: False,
+    report: Report = lambda _: False,
     started_registry: StartedRegistry | None = None,
     *,
     verbosity: int = 0,
@@ -45,18 +42,17 @@ def run(
     Through ``started_registry`` the supervisor sees which executions have started. Readiness is logged and, unless
     ``verbosity`` is 0, printed to stderr whatever LOGGING says.
     """
-    runner = WorkerInfo(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(config.database, worker_id, is_busy=True):
         inline = is_visible_only_here(config.database)
         pools = _inline_pools(config, inbox) if inline else _pools(config, inbox)
-        listener = Listener(config, worker_id, inbox, report)
+        state = RunnerState(config, worker_id, inbox, pools, report, started_registry)
         if not inline:
-            listener.start()
-        producer = Producer(config, runner, inbox, pools, listener, report, started_registry, is_inline=inline)
+            state.listener.start()
+        producer = Producer(state)
         log_and_print(
             "worker ready id=%s pid=%d queues=%s threads=%d async_slots=%d",
             worker_id,
-            runner.pid,
+            state.worker.pid,
             ",".join(config.queues) or "all",
             config.threads,
             config.async_slots,
@@ -65,7 +61,7 @@ def run(
         try:
             exit_reason = producer.run()
         finally:
-            listener.stop()
+            state.listener.stop()
             for pool in pools:
                 if not producer.leaves_executions:  # otherwise the end of the process stops its threads
                     pool.executor.close()

@@ -1,10 +1,10 @@
-"""A pool of slots for one kind of task: functions or coroutines."""
+"""A pool of slots for one kind of task, functions or coroutines; and how many short tasks it starts ahead of them."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -13,7 +13,6 @@ from ..models.claims import ClaimedTask
 from ..models.queue_scan import QUEUES_PER_SCAN
 from .execution import Execution
 from .executor import LOOP_BLOCKED_AFTER, Executor
-from .start_ahead import MAX_WAIT, StartAheadTuner
 
 #: Maximum queues that one claim takes from. Every poll chooses them anew.
 MAX_QUEUES: Final = 16
@@ -23,6 +22,55 @@ MAX_NEXT_QUEUES: Final = 2 * QUEUES_PER_SCAN
 
 #: Maximum queues with a backlog that stay in the list although a partial poll did not see them.
 MAX_DEEP: Final = 4
+
+#: Seconds that a task which was started ahead of its slot should wait for the slot.
+TARGET_WAIT: Final = 0.008
+
+#: Seconds after which a task that still waits is handed back: the tasks before it take longer than expected.
+MAX_WAIT: Final = 0.05
+
+#: Weight of the newest execution in the moving averages.
+_WEIGHT: Final = 1 / 16
+
+#: Until some executions have ended, assume that they take this many times too long for any to be started ahead.
+_INITIAL_FACTOR: Final = 2
+
+
+class StartAheadTuner:
+    """Sets ``size``, the number of tasks to start ahead, from how long executions wait and take. Times are seconds.
+
+    A queue of ``size`` tasks empties in ``TARGET_WAIT`` if the slots get through that many in this time. So nothing is
+    started ahead of executions that take much longer, and nothing is hidden from other workers; executions of
+    microseconds get as many as ``max_size`` allows. Threads share an interpreter and may get through less than their
+    number suggests, so the wait that was measured counts as well.
+    """
+
+    def __init__(self, slots: int, max_size: int) -> None:
+        self._slots = slots
+        self._max_size = max_size
+        self._waited = 0.0
+        self._seen = 0
+        self._duration = _INITIAL_FACTOR * TARGET_WAIT * slots
+        self.size = 0
+
+    def record(self, waited: float, took: float) -> None:
+        """Add an execution that has waited for its slot, and then taken, so many seconds."""
+        self._seen += 1
+        weight = max(_WEIGHT, 1 / self._seen)  # a plain mean until there are enough for a moving average
+        self._waited += (waited - self._waited) * weight
+        self._duration += (took - self._duration) * weight
+
+    def adapt(self) -> None:
+        """Set ``size`` from the averages."""
+        room = self._slots * TARGET_WAIT / max(self._duration, 1e-6)
+        if self._waited > TARGET_WAIT:
+            room = min(room, (self._slots + self.size) * TARGET_WAIT / self._waited)
+        self.size = min(self._max_size, int(room))
+
+    def reset(self) -> None:
+        """Start nothing ahead until executions have been short again for a while."""
+        self._duration = _INITIAL_FACTOR * TARGET_WAIT * self._slots
+        self.size = 0
 
 
 @dataclass(slots=True)
@@ -57,11 +105,6 @@ class SlotPool:
 
     # Queues.
 
-    @property
-    def has_work(self) -> bool:
-        """Whether there may be tasks to claim."""
-        return bool(self.queues)
-
     def mark_ready(self, queue_name: str) -> None:
         """Note that this queue may hold work."""
         if queue_name in self.queues:
@@ -93,7 +136,7 @@ class SlotPool:
         counts = Counter(claim.queue_name for claim in claims)
         deep = [name for name, count in counts.items() if count > 1]
         self.deep = tuple(dict.fromkeys([*deep, *self.deep]))[:MAX_DEEP]
-        if len(counts) == len(deep) == 1 and self.has_work:
+        if len(counts) == len(deep) == 1 and self.queues:
             self.next_queues += [name for name in self.queues if name not in counts]
             self.queues = tuple(deep)
 
@@ -124,9 +167,11 @@ class SlotPool:
         return max(0, self.free + ahead - len(self.prefetched))
 
     @property
-    def longest_running(self) -> float:
-        """Seconds since the oldest execution started; 0 if nothing runs."""
-        return next((max(0.0, time.monotonic() - execution.started_at) for execution in self.running.values()), 0.0)
+    def oldest_start(self) -> float:
+        """When the oldest execution started; infinite if nothing runs."""
+        for execution in self.running.values():
+            return execution.started_at
+        return float("inf")
 
     @property
     def has_waiting(self) -> bool:
@@ -174,10 +219,6 @@ class SlotPool:
         self.watched.add(execution)
         self.watch_at = 0.0
 
-    def watch_from(self, when: float) -> None:
-        """Note that no watched execution needs a check before this time."""
-        self.watch_at = when
-
     def remove(self, execution: Execution) -> bool:
         """Forget an execution that has ended or will not start; return whether it belonged to this pool."""
         if self.running.pop((execution.task_id, execution.claim.claim), None) is None:
@@ -203,7 +244,3 @@ class SlotPool:
         if len(claims) > len(self.prefetched):
             self.progressed_at = time.monotonic()
         self.prefetched = deque(claims)
-
-    def set_withdrawn(self, claims: Iterable[ClaimedTask]) -> None:
-        """Replace the tasks that have yet to be handed back to their queues."""
-        self.withdrawn = list(claims)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db import Error, connections, transaction
 
+from ..core.process_memory import resident_bytes
 from ..core.queue_policy import POLICY_COLUMNS
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
@@ -41,7 +42,6 @@ from .execution import Execution
 from .execution_result import ExecutionResult
 from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
-from .watchdog import resident_bytes
 
 #: Seconds for which policies of queues are not read again; a busy worker polls more often.
 POLICY_TTL: Final = 0.2

@@ -17,12 +17,12 @@ from .connection_cleanup import clean_up_connections, drop_connections
 from .context_isolation import isolated
 from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
-from .executor import CLOSE_TIMEOUT, OnResult, WaitingList
+from .executor import CLOSE_TIMEOUT, Executor, OnResult
 
 logger = logging.getLogger("horsies_django.worker")
 
 
-class ThreadExecutor:
+class ThreadExecutor(Executor):
     """Runs executions on at most ``slots`` threads, which are started when they are first needed.
 
     Threads wake one another in a row: a thread that takes an execution wakes the next thread if more are waiting. So
@@ -31,9 +31,9 @@ class ThreadExecutor:
     """
 
     def __init__(self, slots: int, on_result: OnResult) -> None:
+        super().__init__()
         self._slots = slots
         self._on_result = on_result
-        self._waiting = WaitingList()
         self._wakeups: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -48,19 +48,6 @@ class ThreadExecutor:
     def submit(self, executions: Collection[Execution]) -> None:
         self._waiting.extend(executions)
         self._wake_thread()
-
-    def first_waiting(self) -> Execution | None:
-        return self._waiting.first()
-
-    def withdraw(self) -> list[Execution]:
-        return self._waiting.take_all()
-
-    @property
-    def is_unresponsive(self) -> bool:
-        return False
-
-    def is_blocked(self) -> bool:
-        return False
 
     def close(self) -> None:
         connection_created.disconnect(self._on_connect)

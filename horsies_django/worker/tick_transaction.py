@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,20 +19,15 @@ from ..db.errors import is_permanent_error
 from ..models.claims import ClaimedTask, Completion, TaskRoute
 from ..models.worker import WorkerRequest
 from ..workflows.gateway import AdvanceFailed
-from .claim_budget import ClaimBudget
-from .config import WorkerConfig
 from .execution_result import ExecutionResult
-from .result_buffer import ResultBuffer
+from .runner_state import RunnerState
 from .slot_pool import SlotPool
-from .store import WorkerStore, latest
+from .store import latest
 
 logger = logging.getLogger("horsies_django.worker")
 
 #: A prefetched task that waits for its slot longer than this many stale thresholds is released, heartbeats or not.
 MAX_STALE_THRESHOLDS: Final = 10
-
-#: Takes a queue and whether its tasks are coroutines.
-MarkReady = Callable[[str, bool], None]
 
 
 @dataclass(slots=True)
@@ -56,38 +51,28 @@ class Tick:
 
 
 class TickTransaction:
-    """Writes ticks. It reads pools, results and budget, and changes none of them."""
+    """Writes ticks. It reads the state of the runner, and changes nothing but which queues may hold work."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        store: WorkerStore,
-        pools: Sequence[SlotPool],
-        buffer: ResultBuffer,
-        budget: ClaimBudget,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._pools = pools
-        self._buffer = buffer
-        self._budget = budget
-        self._max_wait = MAX_STALE_THRESHOLDS * config.options.recovery.claimed_stale_after
+    def __init__(self, state: RunnerState) -> None:
+        self._state = state
+        self._store = state.store
+        self._pools = state.pools
+        self._max_wait = MAX_STALE_THRESHOLDS * state.options.recovery.claimed_stale_after
 
     def write_heartbeat(self) -> Tick:
         """Write the heartbeat of an idle worker, without a transaction."""
-        request, is_in_doubt = self._store.idle_heartbeat(is_quiet=self._budget.is_quiet)
+        request, is_in_doubt = self._store.idle_heartbeat(is_quiet=self._state.is_quiet)
         return Tick(has_heartbeat=True, request=request, is_in_doubt=is_in_doubt)
 
-    def write(
-        self, pools: Sequence[SlotPool], *, is_heartbeat_due: bool, is_in_doubt: bool, mark_ready: MarkReady
-    ) -> Tick:
+    def write(self, pools: Sequence[SlotPool]) -> Tick:
         """Store all results that are ready, and claim for ``pools`` in their order.
 
-        ``mark_ready`` is called for queues that get tasks of workflows meanwhile, which are then claimed with the rest.
-        Raises django.db.Error or :class:`~..workflows.gateway.AdvanceFailed`; the transaction may have committed even
-        then.
+        Queues that get tasks of workflows meanwhile are marked as ready: these are claimed with the rest. Raises
+        django.db.Error or :class:`~..workflows.gateway.AdvanceFailed`; the transaction may have committed even then.
         """
-        batch = self._buffer.batch()
+        is_heartbeat_due = time.monotonic() >= self._state.next_heartbeat
+        is_in_doubt = self._state.is_in_doubt
+        batch = self._state.results.batch()
         tick = Tick(has_heartbeat=is_heartbeat_due, has_resolved_doubt=is_in_doubt)
         nodes = [result for result in batch if result.claim.workflow_id is not None]
         noted = [result.execution for result in batch if result.execution.progress is not None]
@@ -109,9 +94,9 @@ class TickTransaction:
                 ends = latest([result.completion for result in tick.stored if not result.is_stored])
                 successes = [end for end in ends if end.is_success]
                 if is_in_doubt or is_heartbeat_due:  # a transaction in doubt may commit later still
-                    self._store.hand_back_unknown(self.known_claims())
+                    self._store.hand_back_unknown(self._state.known_claims)
                 if is_heartbeat_due:
-                    tick.request = self._store.heartbeat(self._pools, is_quiet=self._budget.is_quiet)
+                    tick.request = self._store.heartbeat(self._pools, is_quiet=self._state.is_quiet)
                 with self._store.pipeline() if nodes else nullcontext():
                     self._store.note_progress(noted)
                     self._store.save([end for end in ends if not end.is_success])
@@ -121,7 +106,7 @@ class TickTransaction:
                         advanced = [result for result in nodes if result not in tick.postponed]
                         new_tasks, tick.limit_keys = self._store.advance(advanced)
                         for queue, is_async in set(new_tasks.values()):
-                            mark_ready(queue, is_async)
+                            self._state.mark_ready(queue, is_async)
                 for pool in self._next_pool(pools) if is_one_statement else pools:
                     if self._fill(pool, tick, successes):
                         successes = []
@@ -136,18 +121,12 @@ class TickTransaction:
             return Tick(stored=tick.stored, is_in_doubt=True)
         return tick
 
-    def known_claims(self) -> list[ClaimedTask]:
-        """Return every claim that this runner knows of."""
-        running = [execution.claim for pool in self._pools for execution in pool.running.values()]
-        prefetched = [claim for pool in self._pools for claim in pool.prefetched]
-        return [*running, *prefetched, *(result.claim for result in self._buffer.all)]
-
     def _has_more_than_claims(self) -> bool:
         return any(pool.withdrawn or pool.prefetched or pool.prefetch for pool in self._pools)
 
     def _next_pool(self, pools: Sequence[SlotPool]) -> Sequence[SlotPool]:
         """One pool at a time: what is claimed for it starts before the next pool's claim."""
-        return [pool for pool in pools if pool.has_work and self._budget.room_in(pool)][:1]
+        return [pool for pool in pools if pool.queues and self._state.room_in(pool)][:1]
 
     def _store_successes(self, successes: Sequence[Completion]) -> None:
         """Store successes without a claim."""
@@ -166,10 +145,10 @@ class TickTransaction:
         """
         if pool.withdrawn:
             tick.handed_back.append((pool, self._store.hand_back(pool.withdrawn)))
-        is_stalled = self._budget.may_claim and pool.is_overdue(self._max_wait)
+        is_stalled = self._state.may_claim and pool.is_overdue(self._max_wait)
         if is_stalled:
             tick.stalled.append(pool)
-        if is_stalled or not self._budget.may_claim:
+        if is_stalled or not self._state.may_claim:
             if pool.prefetched:
                 tick.prefetched.append((pool, self._store.release(list(pool.prefetched))))
             return False
@@ -177,8 +156,8 @@ class TickTransaction:
             tick.started.append((pool, self._store.start(startable)))
             tick.prefetched.append((pool, list(pool.prefetched)[len(startable) :]))
             return False
-        room = self._budget.room_in(pool)
-        if not (pool.has_work and room):
+        room = self._state.room_in(pool)
+        if not (pool.queues and room):
             return False
         if pool.prefetch:
             started, prefetched = self._store.prefetch(pool)

@@ -13,10 +13,9 @@ from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.loop import Reaper
 from horsies_django.schedules.scheduler import Scheduler
 from horsies_django.worker.config import WorkerConfig
-from horsies_django.worker.inline_executor import InlineExecutor
-from horsies_django.worker.poll_interval import PollInterval
-from horsies_django.worker.slot_pool import SlotPool
-from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.executor import InlineExecutor
+from horsies_django.worker.poll import PollInterval
+from horsies_django.worker.slot_pool import SlotPool, StartAheadTuner
 from horsies_django.worker.store import WorkerStore
 from tests.conftest import wait_until
 from tests.jobs import tasks

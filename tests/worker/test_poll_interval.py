@@ -6,16 +6,12 @@ import time
 
 import pytest
 
-from horsies_django.models.claims import WorkerInfo
-from horsies_django.worker.claim_budget import ClaimBudget
 from horsies_django.worker.config import WorkerConfig
-from horsies_django.worker.inline_executor import InlineExecutor
-from horsies_django.worker.loop_state import LoopState
-from horsies_django.worker.poll_interval import MIN_PAUSE, PollInterval
-from horsies_django.worker.queue_poller import QueuePoller
-from horsies_django.worker.slot_pool import SlotPool
-from horsies_django.worker.start_ahead import StartAheadTuner
-from horsies_django.worker.store import WorkerStore
+from horsies_django.worker.executor import InlineExecutor
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.poll import MIN_PAUSE, Poller, PollInterval
+from horsies_django.worker.runner_state import RunnerState
+from horsies_django.worker.slot_pool import SlotPool, StartAheadTuner
 
 pytestmark = pytest.mark.once
 
@@ -69,7 +65,7 @@ def test_a_poll_that_is_due_for_a_deferred_task_is_not_postponed():
     for _ in range(2):
         interval.record_notification("mail")
 
-    assert interval.is_due()
+    assert interval.next_poll == 0.0
 
 
 def test_a_busy_runner_rests_after_a_poll_that_took_long_whatever_is_requested():
@@ -91,14 +87,12 @@ def test_a_poll_that_is_requested_waits_while_all_slots_of_a_backlog_are_taken_a
     config = WorkerConfig.of("default", processes=1)
     functions = SlotPool(False, 0, 0, InlineExecutor(print), StartAheadTuner(0, 0))
     coroutines = SlotPool(True, 1, 0, InlineExecutor(print), StartAheadTuner(1, 0))
-    state = LoopState([functions, coroutines], next_heartbeat=0.0)
-    interval = PollInterval(longest=1_000.0, processes=1)
-    interval.record_poll(found=False, due_in=None, duration=1_000.0)
-    pools, store = [functions, coroutines], WorkerStore(config, WorkerInfo("w", "host", 1))
-    poller = QueuePoller(store, pools, ClaimBudget(config, pools, state), interval, state)
+    state = RunnerState(config, "w", Inbox(), [functions, coroutines])
+    poller = Poller(state)
+    poller.interval.record_poll(found=False, due_in=None, duration=1_000.0)
     state.is_poll_requested = True
 
     functions.mark_ready("default")
-    assert not poller.is_due
+    assert not poller.is_due()
     functions.mark_empty()
-    assert poller.is_due
+    assert poller.is_due()

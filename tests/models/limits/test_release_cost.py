@@ -14,11 +14,10 @@ from horsies_django.models import Limit, Task, release_blocked
 from horsies_django.models.concurrency_limiter import idle
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
+from horsies_django.worker.executor import InlineExecutor
 from horsies_django.worker.inbox import Inbox
-from horsies_django.worker.inline_executor import InlineExecutor
 from horsies_django.worker.limit_releaser import LimitReleaser
-from horsies_django.worker.slot_pool import SlotPool
-from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.slot_pool import SlotPool, StartAheadTuner
 from horsies_django.worker.store import WorkerStore
 from tests.jobs import limited
 from tests.models.limits.test_limiter import RUNNER, TWO, claim, complete

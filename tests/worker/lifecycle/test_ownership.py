@@ -10,7 +10,7 @@ from django.db.backends.signals import connection_created
 
 from horsies_django import TaskStatus
 from horsies_django.models import Heartbeat, Task
-from horsies_django.worker.producer import CLAIM_CONFIRMED_FOR
+from horsies_django.worker.tick import CLAIM_CONFIRMED_FOR
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

@@ -16,10 +16,9 @@ from horsies_django.models.claim.complete_and_claim import compile_for
 from horsies_django.models.claims import WorkerInfo
 from horsies_django.testing import travel
 from horsies_django.worker.config import WorkerConfig
+from horsies_django.worker.executor import InlineExecutor
 from horsies_django.worker.inbox import Inbox
-from horsies_django.worker.inline_executor import InlineExecutor
-from horsies_django.worker.slot_pool import SlotPool
-from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.slot_pool import SlotPool, StartAheadTuner
 from horsies_django.worker.store import WorkerStore
 from tests.conftest import wait_until
 from tests.jobs import tasks
