@@ -1,8 +1,7 @@
-"""Transitions of a state machine: tables that drive the guarded updates and that the documentation prints."""
+"""Transitions of a state machine: the states of the guarded updates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -15,16 +14,11 @@ S = TypeVar("S", bound=TextChoices)
 class Transition(Generic[S]):
     """One permitted change of status.
 
-    ``sources`` are the states that it starts from, in the order of the enum; a row without any is inserted. ``actor``,
-    ``guard`` and ``writes`` are documentation: what makes the change, what must be true besides the state, and
-    which columns it writes.
+    ``sources`` are the states that it starts from, in the order of the enum; a row without any is inserted.
     """
 
     sources: tuple[S, ...]
     target: S
-    actor: str
-    guard: str = ""
-    writes: str
 
     @property
     def is_possible(self) -> Q:
@@ -45,17 +39,9 @@ def in_sources(*transitions: Transition[Any]) -> Q:
     return Q(status=sources[0]) if len(sources) == 1 else Q(status__in=sources)
 
 
-def transition(sources: str, target: S, actor: str = "", writes: str = "", guard: str = "") -> Transition[S]:
+def transition(sources: str, target: S) -> Transition[S]:
     """Return a transition from ``sources``, names of states with spaces between them, to ``target``."""
     names = sources.split()
     states = tuple(state for state in type(target) if state in names)
     assert len(states) == len(names)
-    return Transition(sources=states, target=target, actor=actor, guard=guard, writes=writes)
-
-
-def as_markdown(transitions: Iterable[Transition[Any]]) -> Iterator[str]:
-    """Yield the lines of a table of transitions."""
-    yield "| from → to | actor | guard, besides “still in that state” | writes |"
-    yield "|---|---|---|---|"
-    for each in transitions:
-        yield f"| {each} | {each.actor} | {each.guard} | {each.writes} |"
+    return Transition(sources=states, target=target)
