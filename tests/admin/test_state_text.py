@@ -58,7 +58,7 @@ def test_a_page_announces_a_retry_only_while_the_task_waits_for_it(staff):
     Task.objects.filter(pk=task.pk).update(deferred=False, next_retry_at=past, enqueued_at=past)
     assert "field-page_next_retry_at" not in page(client, "task", task)
     assert RETRY_TEXT not in page(client, "workflow", flow, node="0")
-    assert "No worker is online." in page(client, "workflow", flow, node="0")
+    assert "No worker that is online" in page(client, "workflow", flow, node="0")
 
     Task.objects.filter(pk=task.pk).update(status="COMPLETED", completed_at=Now(), error_code=None)
     html = page(client, "task", task)

@@ -215,5 +215,5 @@ def test_a_rate_whose_admitted_tasks_have_not_started_names_them(client):
 
     (text,) = inspect().show(row.pk).why
 
-    assert "(4/h) admits more tasks once those admitted have started" in text
+    assert "is reached: 4/h." in text
     assert text.count("(Pending for ") == 4

@@ -321,8 +321,8 @@ def test_a_node_says_why_it_or_its_task_waits(staff, drain):
     for of, node, text in (
         (handle, 0, "It is waiting for the event approved."),
         (handle, 1, "It is sleeping. (2"),
-        (handle, 2, "It is waiting for 2 nodes."),
-        (limit, 0, "No worker is online."),
+        (handle, 2, "It is waiting for other nodes: 2."),
+        (limit, 0, "No worker that is online"),
         (limit, 1, "is reached: 1 of 1 in use."),
     ):
         assert text in shown(client, of, node)[0]
@@ -404,7 +404,7 @@ def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, dra
 
     visible, _stored = shown(staff("view_workflow"), handle, 2)
 
-    assert "It is waiting for 1 node." in visible
+    assert "It is waiting for other nodes: 1." in visible
     assert "when 2 of these have completed" in visible
     assert "/horsies_django/task/" not in visible
 

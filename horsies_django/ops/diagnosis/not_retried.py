@@ -32,7 +32,7 @@ def why_not_retried(task: Task, attempt: TaskAttempt | None) -> str:
     """
     if task.status != TaskStatus.FAILED:
         return ""
-    reason = " ".join(_reason(task, attempt).split())
+    reason = _reason(task, attempt)
     return _("Not retried: %s.") % reason if reason else ""
 
 
@@ -101,10 +101,7 @@ def _not_covered(policy: RetryPolicy, code: str, exception_class: str) -> str:
     if not is_retryable(code):
         return _("another attempt can't fix %s") % code
     kind = exception_class.removeprefix("builtins.").rpartition(".")[2]
+    is_telling = not kind or code != OperationalCode.UNHANDLED_EXCEPTION
+    names = "/".join(filter(None, (kind, code if is_telling else "")))
     listed = ", ".join(policy.auto_retry_for[:_NAMED]) + ("…" if len(policy.auto_retry_for) > _NAMED else "")
-    words = {"kind": kind, "code": code, "listed": listed}
-    if not kind:
-        return _("%(code)s is not in auto_retry_for (%(listed)s)") % words
-    if code == OperationalCode.UNHANDLED_EXCEPTION:
-        return _("%(kind)s is not in auto_retry_for (%(listed)s)") % words
-    return _("neither %(kind)s nor %(code)s is in auto_retry_for (%(listed)s)") % words
+    return _("%(names)s is not in auto_retry_for (%(listed)s)") % {"names": names, "listed": listed}

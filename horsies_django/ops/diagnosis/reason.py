@@ -1,58 +1,75 @@
-"""The reasons that hold a task back, as values."""
+"""The reasons that hold a task back, as values, with one sentence for each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Final
 
 from django.db import models
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from ...core.compat import task_backends
 from ...core.durations import format_duration, format_relative
 from ...core.numbers import fill_numbers
 from ...core.options import Options
-from ...db.now import Now
 from ...enqueue.backend import HorsiesBackend
-from ...models import Task, Workflow
-from ...models.transitions import TaskQuerySet
-
-#: Maximum number of rows that one reason names, and of tasks that hold a limit.
-MAX_RELATED: Final = 20
-MAX_HOLDERS: Final = 5
 
 #: For how long a task has held a limit.
-HELD_FOR: Final = gettext_lazy("{status} for {duration}")
+HELD_FOR: Final = _("{status} for {duration}")
 
 
-class ReasonCode(StrEnum):
-    """The kind of reason that holds back a task or a workflow node."""
+class ReasonCode(models.TextChoices):
+    """The kind of reason that holds back a task or a workflow node, with its sentence."""
 
-    SCHEDULED = "SCHEDULED"
-    RETRYING = "RETRYING"
-    PAST_DEADLINE = "PAST_DEADLINE"
-    WORKFLOW_PAUSED = "WORKFLOW_PAUSED"
-    QUEUE_PAUSED = "QUEUE_PAUSED"
-    QUEUE_FULL = "QUEUE_FULL"
-    RATE_LIMITED = "RATE_LIMITED"
-    NO_WORKER = "NO_WORKER"
-    WORKERS_STOPPING = "WORKERS_STOPPING"
-    WORKERS_QUIET = "WORKERS_QUIET"
-    WORKERS_STALLED = "WORKERS_STALLED"
-    OTHER_VERSION = "OTHER_VERSION"
-    WORKERS_BUSY = "WORKERS_BUSY"
-    LIMIT_FULL = "LIMIT_FULL"
-    OTHERS_FIRST = "OTHERS_FIRST"
-    CLAIMED = "CLAIMED"
-    SILENT = "SILENT"
-    STALLED = "STALLED"
-    WAITS_FOR_NODES = "WAITS_FOR_NODES"
-    SLEEPS = "SLEEPS"
-    WAITS_FOR_EVENT = "WAITS_FOR_EVENT"
-    NOTHING = "NOTHING"
+    SCHEDULED = "SCHEDULED", _("It is scheduled and not due yet.")
+    RETRYING = "RETRYING", _("It will be retried after attempt %(attempt)d and is not due yet.")
+    PAST_DEADLINE = "PAST_DEADLINE", _("Its deadline has passed: the reaper will expire the task.")
+    WORKFLOW_PAUSED = (
+        "WORKFLOW_PAUSED",
+        _("Its workflow is paused. Tasks that have not started are withdrawn and run when the workflow is resumed."),
+    )
+    QUEUE_PAUSED = "QUEUE_PAUSED", _("The queue %(name)s is paused.")
+    QUEUE_FULL = "QUEUE_FULL", _("The queue %(name)s has reached its limit: %(held)d of %(most)d in progress.")
+    RATE_LIMITED = "RATE_LIMITED", _("The rate limit of %(name)s is reached: %(rate)s.")
+    NO_WORKER = (
+        "NO_WORKER",
+        _("No worker that is online serves the queue %(name)s. Start one: manage.py horsies_worker"),
+    )
+    WORKERS_STOPPING = "WORKERS_STOPPING", _("Every worker that serves the queue %(name)s is stopping.")
+    WORKERS_QUIET = "WORKERS_QUIET", _("Every worker that serves the queue %(name)s is quiet or stopping.")
+    WORKERS_STALLED = (
+        "WORKERS_STALLED",
+        _("Every worker that serves the queue %(name)s stands still, is quiet or is stopping."),
+    )
+    OTHER_VERSION = (
+        "OTHER_VERSION",
+        _(
+            "It is waiting for a worker with another version of the code: %(versions)s does not know "
+            "the task or one of its values."
+        ),
+    )
+    WORKERS_BUSY = "WORKERS_BUSY", _("All slots of the workers that serve its queue are in use: %(slots)d.")
+    LIMIT_FULL = "LIMIT_FULL", _("The limit %(name)s is reached: %(held)d of %(most)d in use.")
+    OTHERS_FIRST = "OTHERS_FIRST", _("Due tasks of its queue that are ahead of it: %(count)s.")
+    CLAIMED = "CLAIMED", _("A worker has claimed the task in advance and starts it when a slot is free.")
+    SILENT = (
+        "SILENT",
+        _("Its worker is not responding. If it stays that way, the reaper recovers the task if the settings allow it."),
+    )
+    STALLED = (
+        "STALLED",
+        _("Its worker stands still. If it stays that way, its supervisor kills it and recovers the task."),
+    )
+    WAITS_FOR_NODES = "WAITS_FOR_NODES", _("It is waiting for other nodes: %(count)d.")
+    SLEEPS = "SLEEPS", _("It is sleeping.")
+    WAITS_FOR_EVENT = "WAITS_FOR_EVENT", _("It is waiting for the event %(name)s.")
+    NOTHING = (
+        "NOTHING",
+        _("Nothing blocks it: a worker should claim it within seconds. If none does, check the logs of the workers."),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,18 @@ class Reason:
     about: tuple[RelatedRow, ...] = ()
     more: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        code: ReasonCode,
+        when: datetime | None = None,
+        about: Sequence[RelatedRow] = (),
+        more: int = 0,
+        **values: Any,
+    ) -> Reason:
+        """Return the reason with this code; ``values`` fill in its sentence."""
+        return cls(code, fill_numbers(str(code.label), values), when, tuple(about), more)
+
     def as_text(self, now: datetime) -> str:
         """Return it as one line that names the tasks that hold a limit, and when a rate admits the next one."""
         holders = [
@@ -99,28 +128,6 @@ class Reason:
 def and_more(count: int) -> str:
     """Return how many rows there are besides those before it."""
     return fill_numbers(ngettext("and %d more", "and %d more", count), count)
-
-
-def paused_workflow(workflow: Workflow) -> Reason:
-    """Return the reason that a paused workflow gives to its nodes and their tasks."""
-    words = _("Its workflow is paused. Tasks that have not started are withdrawn and run when the workflow is resumed.")
-    return Reason(ReasonCode.WORKFLOW_PAUSED, words, about=(RelatedRow(Workflow, workflow.pk, workflow.name),))
-
-
-def tasks_in_database_of(task: Task) -> TaskQuerySet:
-    """Return all tasks in the database that the task was read from."""
-    return Task.objects.using(database_of(task))
-
-
-def database_of(row: models.Model) -> str | None:
-    """Return the alias of the database that the row was read from."""
-    return row._state.db
-
-
-def now_of(task: Task) -> datetime:
-    """Return the database's current time, or the task's ``sent_at`` if its row is gone."""
-    now = tasks_in_database_of(task).filter(pk=task.pk).values_list(Now(), flat=True)
-    return now.first() or task.sent_at
 
 
 def backend_options(alias: str) -> Options:

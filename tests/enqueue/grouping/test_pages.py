@@ -24,7 +24,6 @@ def test_the_page_of_a_gathering_task_shows_its_first_calls_masked(client):
     assert ("call 0" in text, "call 49" in text, "call 50" in text) == (True, True, False)
     assert "The first 50 of 60." in text
     assert "hunter2" not in text
-    assert "It is aggregating calls, 60 so far" in text
     assert "aggregating" in text
 
 
@@ -44,4 +43,4 @@ def test_a_batch_is_labelled_in_the_list_of_workflows_and_has_a_page(client):
     page = client.get(reverse("admin:horsies_django_workflow_change", args=[batch.id])).content.decode()
 
     assert re.search(r"newsletter\s*<span[^>]*>batch</span>", listed)
-    assert re.search(r"0 of 1,?202 nodes have finished", page)
+    assert "Batch of 1,200 tasks" in page
