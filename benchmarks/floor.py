@@ -64,15 +64,14 @@ def _drain(worker_id: str, start: float) -> float:
 
 def _compile(worker_id: str) -> tuple[psycopg.Cursor[Any], Callable[[Mapping[str, Any]], Any]]:
     """Return a plain cursor, and a function that returns the worker's statement with its parameters."""
-    from django.db import connection, transaction
+    from django.db import connection
 
     from horsies_django.models import Task
     from horsies_django.models.claim.complete_and_claim import compile_for
     from horsies_django.models.claims import WorkerInfo
 
-    with transaction.atomic():
-        statement: Any = compile_for(Task.objects.all(), WorkerInfo(worker_id, "floor", os.getpid()), is_async=False)
-    select = statement._one._first
+    statement: Any = compile_for(Task.objects.all(), WorkerInfo(worker_id, "floor", os.getpid()), is_async=False)
+    select = statement._of_one
     return psycopg.Cursor(connection.connection), lambda bound: (select.sql, select.bind(bound))
 
 

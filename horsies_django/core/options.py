@@ -203,8 +203,6 @@ class WorkerOptions:
     stall_timeout: float | None = _option(None, seconds(3, 31_536_000, none="running_stale_threshold_ms"))
     # The order of queues: by each task's priority, by the queues' priorities, or by their weights.
     order: Literal["priority", "strict", "weighted"] = _option("priority", one_of("priority", "strict", "weighted"))
-    # Seconds after which a queue that waits behind higher priorities gets a share of the claims.
-    aging: float | None = _option(None, seconds(1, 31_536_000, none="never"))
     reaper: bool = _option(True, BOOLEAN)
     scheduler: bool = _option(True, BOOLEAN)
     # Forked runners share the memory of imported code. Turn it off if an import starts a thread or opens a socket.

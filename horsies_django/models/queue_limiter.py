@@ -37,11 +37,11 @@ _COLUMNS: Final = ("name", *POLICY_COLUMNS, "tokens")
 class Allowance:
     """How many tasks the limits of one queue allow now, paused or not: ``places`` and ``tokens``, None for no limit."""
 
-    name: str
     rules: QueuePolicy
     now: datetime
     places: int | None = None
     tokens: float | None = None
+    is_used: bool = False
 
     @property
     def most(self) -> int | None:
@@ -51,6 +51,7 @@ class Allowance:
 
     def take(self, count: int) -> None:
         """Subtract claimed tasks."""
+        self.is_used = True
         if self.places is not None:
             self.places -= count
         if self.tokens is not None:
@@ -102,7 +103,7 @@ class QueueLimiter:
         (*values, until, now), held = locked
         columns = dict(zip(_COLUMNS, values, strict=True))
         rules = self._rules_of(name, columns)
-        allowance = Allowance(name, rules, now)
+        allowance = Allowance(rules, now)
         if rules.rate is not None:
             allowance.tokens = rules.rate.tokens(columns["tokens"], None if until is None else -until)
         if rules.max_concurrency is not None:
@@ -135,11 +136,11 @@ class QueueLimiter:
         return self._lock_and_count(name)
 
 
-def store_tokens(database: str, taken: Iterable[Allowance]) -> None:
+def store_tokens(database: str, allowances: Mapping[str, Allowance]) -> None:
     """Store the tokens that are left in queues after a claim."""
-    for allowance in taken:
-        if allowance.tokens is not None:
-            row = Queue.objects.using(database).filter(name=allowance.name)
+    for name, allowance in allowances.items():
+        if allowance.is_used and allowance.tokens is not None:
+            row = Queue.objects.using(database).filter(name=name)
             row.update(tokens=allowance.tokens, refilled_at=allowance.now)
 
 

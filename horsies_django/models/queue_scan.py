@@ -16,7 +16,6 @@ from django.db import connections, models
 
 from ..db import postgres
 from ..db.expressions import BoundParam, OuterColumn, Param, SecondsUntil
-from ..db.now import Now
 from ..db.statements import JSON, Statement
 from .filters import TaskFilterQuerySet
 from .limit import Limit
@@ -41,7 +40,7 @@ class ScanResult(NamedTuple):
 
     ``queues`` are the queues with due tasks, for each kind of task. ``deferred_in`` is the number of seconds until the
     next scheduled task, ``release_in`` until time alone makes room at a limit. ``request`` is what the worker's own
-    row asks of it, ``has_rules`` tells whether rows of queues have rules, ``now`` is the database's clock.
+    row asks of it, ``has_rules`` tells whether rows of queues have rules.
     ``is_partial`` is whether the scan has not seen all queues, ``continues`` whether some come after those seen.
     """
 
@@ -50,7 +49,6 @@ class ScanResult(NamedTuple):
     release_in: float | None
     request: WorkerRequest
     has_rules: bool
-    now: str
     is_partial: bool = False
     continues: bool = False
 
@@ -74,13 +72,13 @@ class QueueScan:
             row = cursor.fetchone()
         if row is None:
             return None
-        *kinds, deferred_in, release_in, is_stop_requested, is_quiet, has_rules, now = row
+        *kinds, deferred_in, release_in, is_stop_requested, is_quiet, has_rules = row
         seen = [json.loads(queues or "[]") for queues in kinds]
         is_partial = any(self._last_names)
         self._last_names = list(map(_last_name, seen))
         queues = tuple(map(_due_queues, seen))
         continues = any(self._last_names)
-        facts = (deferred_in, release_in, worker_request(is_stop_requested, is_quiet), bool(has_rules), str(now))
+        facts = (deferred_in, release_in, worker_request(is_stop_requested, is_quiet), bool(has_rules))
         return ScanResult(queues, *facts, is_partial or continues, continues)
 
 
@@ -101,16 +99,16 @@ def compile_scan(database: str, kinds: tuple[bool, ...]) -> Statement:
     tasks, workers = Task.objects.using(database), Worker.objects.using(database)
     deferred = tasks.deferred().order_by("enqueued_at")[:1]
     limits = Limit.objects.using(database).filter(next_at__isnull=False).order_by("next_at")[:1]
-    own = workers.filter(pk=BoundParam(_WORKER_ID, Worker._meta.get_field("id"))).annotate(now=Now())
+    own = workers.filter(pk=BoundParam(_WORKER_ID, Worker._meta.get_field("id")))
     pools = [_waiting(tasks, is_async, _after(number)) for number, is_async in enumerate(kinds)]
     scan = Statement.compose(
         "SELECT ({pools}), ({deferred}), ({limits}), worker.stop_requested_at IS NOT NULL,"
-        " worker.quiet_since IS NOT NULL, EXISTS ({with_rules}), worker.now FROM ({worker}) AS worker",
+        " worker.quiet_since IS NOT NULL, EXISTS ({with_rules}) FROM ({worker}) AS worker",
         pools=Statement.join("), (", pools),
         deferred=Statement.part(deferred.values_list(SecondsUntil("enqueued_at"))),
         limits=Statement.part(limits.values_list(SecondsUntil("next_at"))),
         with_rules=Statement.part(Queue.objects.using(database).with_rules().values_list("pk")[:1]),
-        worker=Statement.part(own.values_list("pk", "stop_requested_at", "quiet_since", "now")),
+        worker=Statement.part(own.values_list("pk", "stop_requested_at", "quiet_since")),
     )
     return postgres.inline_constants(scan, database)
 

@@ -30,7 +30,7 @@ from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, 
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from ..db.now import Now
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
-from .claim.query import RANK, first_of, not_past_deadline
+from .claim.query import not_past_deadline
 from .claims import ClaimedTask, ClaimRef, Completion, WorkerInfo, claimed_tasks, error_result, raise_unless_all_claimed
 from .operator_actions import OperatorActions
 from .release_blocked import IS_LIMITED, release_after_commit
@@ -141,32 +141,14 @@ class TaskQuerySet(OperatorActions["Task"]):
         release_after_commit(self.db, found.values())
         return self.filter(pk__in=found).update(deferred=IS_LIMITED, blocked=IS_LIMITED) if found else 0
 
-    def claim(
-        self,
-        worker_id: str,
-        *,
-        start: int,
-        prefetch: int = 0,
-        is_async: bool = False,
-        queues: Sequence[str] | None = None,
-        most: Mapping[str, int] | None = None,
-    ) -> list[ClaimedTask]:
+    def claim(self, worker_id: str, *, start: int, prefetch: int = 0, is_async: bool = False) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
 
-        Tasks are claimed in the order of claims, from any queue unless ``queues`` names some. ``most`` caps the tasks
-        of single queues. Raises :class:`~.claims.ClaimLost`.
+        Tasks are claimed in the order of claims, from paused queues too. Raises :class:`~.claims.ClaimLost`.
         """
-        count, most = start + prefetch, most or {}
-        if queues is None:
-            rows = self.next_up(is_async=is_async).lock()
-        elif len(queues) == 1:
-            rows, count = self.claimable(queues[0], is_async=is_async), min(count, most.get(queues[0], count))
-        else:
-            rooms = {queue: min(count, most.get(queue, count)) for queue in queues}
-            firsts = (self.claimable(queue, is_async=is_async).values_list(*RANK)[: rooms[queue]] for queue in queues)
-            rows = self.claimable_among(Q(pk__in=first_of(*firsts)[:count]))
         asked_at = time.monotonic()
-        claims = claimed_tasks(rows.values_list(*CLAIMED_COLUMNS)[:count], asked_at)
+        rows = self.next_up(is_async=is_async).lock().values_list(*CLAIMED_COLUMNS)
+        claims = claimed_tasks(rows[: start + prefetch], asked_at)
         for change, batch, values in (
             (lifecycle.CLAIM_AND_START, claims[:start], claim_columns(worker_id) | START_COLUMNS),
             (lifecycle.CLAIM, claims[start:], claim_columns(worker_id)),

@@ -53,7 +53,6 @@ class WorkerConfig:
     timeout_grace: float
     stall_timeout: float | None
     order: str
-    aging: float | None
     reaper: bool
     scheduler: bool
     fork: bool

@@ -1,4 +1,4 @@
-"""Selects the queues of a claim: in which order, how much of each, and which of them pause after a refusal.
+"""Selects the queues of a claim: in which order, how many tasks of each, and which queues pause after a refusal.
 
 If no queue has a limit and tasks are claimed by priority, every claim takes from all queues together.
 """
@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from ..core.clock import parse_utc
 from ..core.queue_policy import QueuePolicy
-from ..models.claims import ClaimedTask
-from ..models.queue_limiter import Allowance, QueueLimiter
-from ..models.queue_scan import DueQueue
-from ..models.transitions import TaskQuerySet
+from ..models.queue_limiter import Allowance
 from .config import WorkerConfig
 
 #: Seconds until a queue is asked again that another worker is claiming from, or that is at its limit. Each refusal
@@ -30,12 +27,6 @@ MAX_PAUSE_UNNOTIFIED: Final = 0.2
 #: The shortest wait in seconds for tokens of a rate limit, so that a high rate does not cost a claim for each token.
 MIN_TOKEN_WAIT: Final = 0.01
 
-#: One of this many claims begins with the queues whose tasks have aged.
-AGED_CLAIM_EVERY: Final = 4
-
-#: Claims at most so many tasks of these queues, and returns the claims.
-TakeTasks = Callable[[Sequence[str], int], list[ClaimedTask]]
-
 
 class QueueSelector:
     """Keeps the policies of the queues as of the last poll, and which queues refused when they were last asked."""
@@ -43,7 +34,6 @@ class QueueSelector:
     def __init__(self, config: WorkerConfig) -> None:
         self._options = config.options.queues
         self._order = config.order
-        self._aging = config.aging
         self._rules: dict[str, QueuePolicy] = {}
         self._limited: frozenset[str] = frozenset()
         self._stopped: frozenset[str] = frozenset()
@@ -51,10 +41,7 @@ class QueueSelector:
         self._pauses: dict[str, float] = {}
         self._refused_kinds: dict[str, set[bool]] = {}
         self._half_free: set[str] = set()
-        self._credits: dict[bool, dict[str, float]] = {False: {}, True: {}}
-        self._aged: dict[bool, tuple[str, ...]] = {False: (), True: ()}
-        self._claims = 0
-        self._limiter: QueueLimiter | None = None
+        self._credits: dict[bool, dict[str, int]] = {False: {}, True: {}}
         self._max_pause = MAX_PAUSE_UNNOTIFIED
         self.set_policies({})
 
@@ -85,7 +72,7 @@ class QueueSelector:
     @property
     def is_plain(self) -> bool:
         """Whether every claim simply takes the first tasks of all queues."""
-        return not self._limited and self._order == "priority" and self._aging is None
+        return not self._limited and self._order == "priority"
 
     def limited(self, queues: Iterable[str]) -> list[str]:
         """Return those of these queues that have a limit."""
@@ -95,12 +82,6 @@ class QueueSelector:
         """Return those of these queues whose freed slots to notify: not while more than half of the slots are free."""
         counted = (name for name in self.limited(queues) if self._rules[name].max_concurrency is not None)
         return [name for name in counted if name not in self._half_free]
-
-    def limiter(self, tasks: TaskQuerySet) -> QueueLimiter:
-        """Return the limiter of queues."""
-        if self._limiter is None:
-            self._limiter = QueueLimiter(tasks, self.policy_of)
-        return self._limiter
 
     @property
     def has_rates(self) -> bool:
@@ -168,79 +149,38 @@ class QueueSelector:
 
     # The order.
 
-    def in_order(self, is_async: bool, waiting: Sequence[DueQueue], now: str) -> tuple[str, ...]:
-        """Return the queues that a poll saw, in the order in which to claim from them."""
-        names = tuple(queue.queue_name for queue in waiting)
+    def in_order(self, queues: Sequence[str]) -> Sequence[str]:
+        """Return queues with due tasks, those first from which to claim first; a claim takes from a few of them."""
         if self._order == "strict":
-            return self._by_rank(names)
-        if self._order == "weighted":  # if there are more than one claim takes from, each poll begins with others
-            return tuple(sorted(names, key=lambda name: random.expovariate(self._weight(name))))
-        if self._aging is not None:
-            aged = [queue for queue in waiting if _seconds(queue.enqueued_at, now) >= self._aging]
-            aged.sort(key=lambda queue: queue.enqueued_at)
-            self._aged[is_async] = tuple(queue.queue_name for queue in aged)
-            return (*self._aged[is_async], *(name for name in names if name not in self._aged[is_async]))
-        return names
-
-    def claim(self, is_async: bool, queues: Sequence[str], room: int, take: TakeTasks) -> list[ClaimedTask]:
-        """Claim at most ``room`` tasks of these queues, with as many calls of ``take`` as the order needs."""
-        if not queues:
-            return []
-        if self._order == "strict":
-            return _take_in_order(((name, room) for name in self._by_rank(queues)), room, take)
+            return self._by_rank(queues)
         if self._order == "weighted":
-            return self._by_weight(is_async, queues, room, take)
-        claims: list[ClaimedTask] = []
-        if aged := [name for name in self._aged[is_async] if name in queues]:
-            self._claims += 1
-            if self._claims % AGED_CLAIM_EVERY == 0:
-                claims = _take_in_order(((name, room) for name in aged), room, take)
-        return claims + take(queues, room - len(claims)) if len(claims) < room else claims
+            return sorted(queues, key=lambda name: random.expovariate(self._weight(name)))
+        return queues
 
-    def _by_rank(self, names: Sequence[str]) -> tuple[str, ...]:
+    def shares(self, is_async: bool, queues: Sequence[str], room: int) -> Iterable[tuple[Sequence[str], int]]:
+        """Return what to claim until ``room`` tasks are claimed: queues, and the maximum number of their tasks."""
+        if self._order == "priority":
+            return [(queues, room)]
+        each = [([name], room) for name in self._by_rank(queues)]
+        return each if self._order == "strict" else [*self._weighted(is_async, queues, room), *each]
+
+    def _by_rank(self, names: Sequence[str]) -> Sequence[str]:
         none = QueuePolicy()
-        return tuple(sorted(names, key=lambda name: -self._rules.get(name, none).priority))
+        return sorted(names, key=lambda name: -self._rules.get(name, none).priority)
 
     def _weight(self, name: str) -> int:
         rules = self._rules.get(name)
         return 1 if rules is None else rules.weight
 
-    def _by_weight(self, is_async: bool, queues: Sequence[str], room: int, take: TakeTasks) -> list[ClaimedTask]:
-        """Share ``room`` by weight. Fractions of a task carry over to the next claim, unless the queue was empty."""
-        total, kept = sum(map(self._weight, queues)), self._credits[is_async]
-        due = {name: kept.get(name, 0.0) + room * self._weight(name) / total for name in queues}
-        parts = _whole_parts(due, room)
-        claims, left, dry = [], {}, set()
-        for name, part in parts.items():
-            got = take((name,), part) if part else []
-            claims += got
-            left[name] = due[name] - part
-            if len(got) < part:
-                dry.add(name)
-                left[name] = 0.0
-        self._credits[is_async] = left
-        rest = [name for name in queues if name not in dry]
-        return claims + _take_in_order(((name, room) for name in rest), room - len(claims), take) if dry else claims
-
-
-def _whole_parts(due: Mapping[str, float], room: int) -> dict[str, int]:
-    """Round the shares to whole tasks, ``room`` in all; what is left over goes to the largest fractions."""
-    parts = {name: max(0, int(share)) for name, share in due.items()}
-    while sum(parts.values()) < room:
-        parts[max(due, key=lambda name: due[name] - parts[name])] += 1
-    while sum(parts.values()) > room:
-        parts[min(filter(parts.get, due), key=lambda name: due[name] - parts[name])] -= 1
-    return parts
-
-
-def _take_in_order(parts: Iterable[tuple[str, int]], room: int, take: TakeTasks) -> list[ClaimedTask]:
-    claims: list[ClaimedTask] = []
-    for name, part in parts:
-        if len(claims) >= room:
-            break
-        claims += take((name,), min(part, room - len(claims)))
-    return claims
-
-
-def _seconds(since: str, now: str) -> float:
-    return (parse_utc(now) - parse_utc(since)).total_seconds()
+    def _weighted(self, is_async: bool, queues: Collection[str], room: int) -> Iterable[tuple[Sequence[str], int]]:
+        """Share ``room`` by weight: each queue gains credit by its weight, and each task costs one queue all of it."""
+        balance = {name: self._credits[is_async].get(name, 0) for name in queues}
+        total, counts = sum(map(self._weight, queues)), Counter[str]()
+        for _ in range(room):
+            for name in queues:
+                balance[name] += self._weight(name)
+            first = max(queues, key=balance.__getitem__)
+            balance[first] -= total
+            counts[first] += 1
+        self._credits[is_async] = balance
+        return [([name], count) for name, count in counts.items()]

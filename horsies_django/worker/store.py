@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from django.db import Error, connections, transaction
+from django.db import Error, OperationalError, connections, transaction
 
 from ..core.process_memory import resident_bytes
 from ..core.queue_policy import POLICY_COLUMNS
@@ -26,7 +28,7 @@ from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
 from ..models.claims import ClaimedTask, Completion, TaskRoute, WorkerInfo
 from ..models.concurrency_limiter import NONE_RELEASED, Released, idle, release
-from ..models.queue_limiter import refund_tokens
+from ..models.queue_limiter import Allowance, QueueLimiter, refund_tokens, store_tokens
 from ..models.queue_scan import QueueScan
 from ..models.release_blocked import KEYS_PER_STATEMENT
 from ..models.transitions import TaskQuerySet
@@ -35,7 +37,7 @@ from ..reaper import prune
 from ..reaper.crashed import TimeoutPolicy, recover_all
 from ..workflows import gateway
 from ..workflows.gateway import EngineGateway, NewTasks
-from . import claiming, signal_dispatcher
+from . import signal_dispatcher
 from .code_version import code_version
 from .config import WorkerConfig
 from .execution import Execution
@@ -95,7 +97,7 @@ class WorkerStore:
     def __init__(self, config: WorkerConfig, runner: WorkerInfo) -> None:
         self._config = config
         self._runner = runner
-        self._statements: dict[bool, CompleteAndClaim] = {}
+        self._claims: dict[tuple[bool, bool], CompleteAndClaim] = {}
         self._scan: QueueScan | None = None
         self._gateway = EngineGateway(config.database)
         self.selector = QueueSelector(config)
@@ -139,9 +141,9 @@ class WorkerStore:
         serves = self._config.serves
         due: list[tuple[str, ...]] = []
         is_held_back = False
-        for pool, waiting in zip(pools, scanned.queues, strict=True):
+        for waiting in scanned.queues:
             served = [queue for queue in waiting if not queue.is_paused and serves(queue.queue_name)]
-            names = self.selector.in_order(pool.is_async, served, scanned.now)
+            names = self.selector.in_order([queue.queue_name for queue in served])
             due.append(self.selector.unblocked(names))
             is_held_back = is_held_back or self.selector.will_resume(set(names).difference(due[-1]))
         may_have_tasks = any(map(self.selector.may_have_tasks, due))
@@ -176,7 +178,7 @@ class WorkerStore:
         )
         is_new = self.selector.set_policies({row.pop("name"): row for row in rows})
         if is_new and retention.refresh_queue_settings(self._config.database, self.selector.retention):
-            self._statements.clear()
+            self._claims.clear()
 
     def heartbeat(self, pools: Sequence[SlotPool], *, is_quiet: bool) -> WorkerRequest:
         """Record that the worker is alive and still holds its tasks, in one statement for each role.
@@ -406,20 +408,54 @@ class WorkerStore:
         gateway.advance_unless_locked(self._config.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
 
-    def complete_and_claim(self, pool: SlotPool, ends: Sequence[Completion], room: int) -> list[ClaimedTask]:
-        """Store successes, then claim and start tasks for a pool: in one statement if the database supports it."""
-        if pool.is_async not in self._statements:
-            with self.transaction():
-                statement = compile_for(self._tasks(), self._runner, is_async=pool.is_async)
-            self._statements[pool.is_async] = statement
-        statement = self._statements[pool.is_async]
-        if self.selector.is_plain or not room:
-            return statement.run(ends, room, pool.queues)
-        return claiming.complete_and_claim(self.selector, self._tasks(), pool, statement, ends, room)
+    def complete_and_claim(
+        self, pool: SlotPool, ends: Sequence[Completion], room: int, *, starts: bool = True
+    ) -> list[ClaimedTask]:
+        """Store successes, then claim tasks for a pool and, if it ``starts`` them, start them.
 
-    def prefetch(self, pool: SlotPool) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
-        """Claim tasks for a pool; return those that were started and those that were prefetched."""
-        return claiming.prefetch(self.selector, self._tasks(), pool, self._runner.worker_id)
+        Without limits and without an order of queues that is one statement, if the database supports it. Otherwise each
+        share of the room is a claim, in a transaction that holds the locks of limited queues.
+        """
+        claim = self._claim_for(pool.is_async, starts=starts)
+        if self.selector.is_plain or not room:
+            return claim.run(ends, room, pool.queues)
+        if ends:  # first: ended tasks free places for those that start, and this waits for no lock
+            claim.run(ends, 0, ())
+        queues = self.selector.unblocked(pool.queues)
+        limited = self.selector.limited(queues)
+        allowances: dict[str, Allowance] = {}
+        claims: list[ClaimedTask] = []
+        try:
+            with self.transaction():
+                allowances = self._limiter.lock_allowances(limited)
+                refusing = set(limited).difference(allowances)
+                for names, share in self.selector.shares(pool.is_async, queues, room):
+                    asked = (name for name in names if name in allowances)
+                    caps = {name: cap for name in asked if (cap := allowances[name].most) is not None}
+                    names = [name for name in names if name not in refusing and caps.get(name, 1)]
+                    count = min(share, room - len(claims))
+                    taken = claim.run((), count, names, caps) if names and count else []
+                    if len(taken) < count:
+                        refusing.update(names)
+                    for name, number in Counter(task.queue_name for task in taken).items():
+                        if name in allowances:
+                            allowances[name].take(number)
+                    claims += taken
+                store_tokens(self._config.database, allowances)
+        except OperationalError as error:
+            if allowances or not postgres.is_lock_timeout(error):
+                raise
+        self.selector.record_result(pool.is_async, limited, allowances)
+        return claims
+
+    def _claim_for(self, is_async: bool, *, starts: bool) -> CompleteAndClaim:
+        if (is_async, starts) not in self._claims:
+            self._claims[is_async, starts] = compile_for(self._tasks(), self._runner, is_async=is_async, starts=starts)
+        return self._claims[is_async, starts]
+
+    @cached_property
+    def _limiter(self) -> QueueLimiter:
+        return QueueLimiter(self._tasks(), self.selector.policy_of)
 
     def hand_back(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Hand back tasks that are marked as running and have not started; return those that have to wait."""

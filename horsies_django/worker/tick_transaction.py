@@ -159,13 +159,13 @@ class TickTransaction:
         room = self._state.room_in(pool)
         if not (pool.queues and room):
             return False
-        if pool.prefetch:
-            started, prefetched = self._store.prefetch(pool)
+        free = min(room, max(0, pool.free - len(pool.prefetched))) if pool.prefetch else room
+        started, prefetched = self._store.complete_and_claim(pool, successes, free), list[ClaimedTask]()
+        if len(started) == free < room:
+            prefetched = self._store.complete_and_claim(pool, (), room - free, starts=False)
             tick.prefetched.append((pool, [*pool.prefetched, *prefetched]))
-        else:
-            started, prefetched = self._store.complete_and_claim(pool, successes, room), []
         tick.claimed += len(started) + len(prefetched)
         if len(started) + len(prefetched) < room:
             tick.emptied.append(pool)
         tick.started.append((pool, started))
-        return not pool.prefetch
+        return True

@@ -92,7 +92,6 @@ RULES = [
     (("worker",), "start_ahead", *whole(0, 5_000)),
     (("worker",), "poll_interval", "0.01 to 3600 (seconds)", [0, -1, 3_601, "1", None, True, NAN, INFINITY]),
     (("worker",), "order", "'priority' or 'strict' or 'weighted'", ["fair", None, True, 1]),
-    (("worker",), "aging", "1 to 3.1536e+07 (seconds), or None (never)", [0, 0.5, "60", True, NAN, INFINITY]),
     (("worker",), "max_tasks_per_child", *whole(1, 1_000_000_000, ", or None (never replaced)")),
     (("worker",), "max_memory_mb", *whole(16, 1_000_000_000, ", or None (never replaced)")),
     (

@@ -21,7 +21,6 @@ from horsies_django import TaskStatus
 from horsies_django.db.connection import own_connection
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
-from horsies_django.models.claim import cursor as claim_cursor
 from horsies_django.models.claims import Completion, WorkerInfo
 from tests.database import is_postgres
 from tests.jobs import tasks
@@ -38,8 +37,7 @@ AGES_AGO = timezone.now() - timedelta(days=30)
 
 
 def exchange_of(runner=RUNNERS[0], *, is_async=False):
-    with transaction.atomic():  # otherwise Django writes no SELECT … FOR UPDATE
-        return complete_and_claim.compile_for(Task.objects.all(), runner, is_async=is_async)
+    return complete_and_claim.compile_for(Task.objects.all(), runner, is_async=is_async)
 
 
 def ends_of(claims):
@@ -223,8 +221,8 @@ KINDS = [
 @pytest.fixture
 def _always_start_at_the_mark(monkeypatch):
     """Let claims start at the mark for a long time; normally that depends on how long a claim takes."""
-    monkeypatch.setattr(claim_cursor, "_DURATION_FACTOR", 1_000_000)
-    monkeypatch.setattr(claim_cursor, "_MAX_DURATION", 3_600.0)
+    monkeypatch.setattr(complete_and_claim, "_DURATION_FACTOR", 1_000_000)
+    monkeypatch.setattr(complete_and_claim, "_MAX_DURATION", 3_600.0)
 
 
 @pytest.mark.usefixtures("_always_start_at_the_mark")

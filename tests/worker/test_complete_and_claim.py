@@ -1,24 +1,22 @@
-"""The tick of a worker: as one statement, and as the four of other databases, which PostgreSQL runs as well."""
+"""The tick of a worker: one statement on PostgreSQL, four in one transaction on other databases."""
 
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.models.claim import complete_and_claim
+from horsies_django.models.claim.complete_and_claim import compile_for
 from tests.jobs import tasks
 from tests.worker.test_fencing import RUNNER, claim_one, ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture(params=[complete_and_claim.compile_for, complete_and_claim._FourStatements], ids=["own", "four"])
-def tick(request):
-    with transaction.atomic():
-        return request.param(Task.objects.all(), RUNNER, is_async=False)
+@pytest.fixture
+def tick():
+    return compile_for(Task.objects.all(), RUNNER, is_async=False)
 
 
 def send(queue, count, priority=0):

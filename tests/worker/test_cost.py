@@ -117,7 +117,7 @@ def deep_queue():
 @pytest.mark.once
 def test_claims_and_ends_read_only_the_task_indexes(deep_queue):
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
-        claims = Task.objects.claim("w", start=64, prefetch=16, queues=["default"])
+        claims = Task.objects.filter(queue_name="default").claim("w", start=64, prefetch=16)
         ends = [Completion(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims[:64]]
         Task.objects.complete(ends, WorkerInfo("w", "host", 1))
         Task.objects.start(claims[64:], "w")

@@ -62,7 +62,6 @@ _OPTIONS: Final[dict[str, tuple[type, str, str]]] = {
         "ORDER",
         "Order between queues: priority (of each task), strict or weighted. See the page on queues.",
     ),
-    "aging": (float, "SECONDS", "Queues whose tasks have waited this long get a share of the claims."),
     "shutdown_timeout": (float, "SECONDS", "How long running tasks may continue after SIGTERM."),
     "name": (str, "NAME", "Prefix of the worker's id; each process start still gets a new id."),
     "heartbeat_file": (str, "PATH", "Write this file each second while a runner is healthy, for probes of its age."),

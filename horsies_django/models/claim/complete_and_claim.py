@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from django.db import connections, models, transaction
 
@@ -21,12 +20,16 @@ from ...db import postgres
 from ...db.claim_expressions import (
     CANDIDATES,
     CAPS,
+    CURSOR_ID,
+    CURSOR_PRIORITY,
+    CURSOR_TIME,
     LIMIT,
     QUEUE,
     QUEUES,
     IsPicked,
     IsStored,
     one_statement,
+    without_prefixes,
 )
 from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, json_object
 from ...db.statements import Statement
@@ -39,8 +42,6 @@ from ..transitions import (
     completion_columns,
     seconds_since_start,
 )
-from .cursor import ClaimCursor
-from .query import RANK, first_of
 
 if TYPE_CHECKING:
     from ..transitions import TaskQuerySet
@@ -50,30 +51,33 @@ _CLAIMS: Final = Param("claims")
 _RESULTS: Final = Param("results")
 _SECONDS: Final = Param("seconds")
 _PICKED: Final = Param("picked")
-_NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}", _SECONDS.name: "{}"}
+_NO_ENDS: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}", _SECONDS.name: "{}"}
 
 #: Candidates per task to claim, if there are several queues: other workers may lock some first.
 _OVERFETCH: Final = 2
 
+#: Claims continue from the cursor for this many times the duration of a claim from the first row, and at most for so
+#: many seconds.
+_DURATION_FACTOR: Final = 10
+_MAX_DURATION: Final = 1.0
+
 _NO_CAPS: Final[Mapping[str, int]] = {}
 
 
-def compile_for(tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> CompleteAndClaim:
-    """Return a :class:`CompleteAndClaim` of ``tasks`` for one runner.
-
-    Call it inside a transaction: elsewhere Django compiles no SELECT … FOR UPDATE.
-    """
+def compile_for(tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool, starts: bool = True) -> CompleteAndClaim:
+    """Return the :class:`CompleteAndClaim` of ``tasks`` for one runner, for this database."""
     is_postgres = connections[tasks.db].vendor == "postgresql"
-    return (_OneStatement if is_postgres else _FourStatements)(tasks, runner, is_async=is_async)
+    return (_OneStatement if is_postgres else _FourStatements)(tasks, runner, is_async=is_async, starts=starts)
 
 
 class CompleteAndClaim(ABC):
-    """Stores results of successes and claims the next of ``tasks`` for one runner."""
+    """Stores results of successes and claims the next of ``tasks`` for one runner; ``starts`` them too, or not."""
 
-    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
+    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool, starts: bool) -> None:
         self._alias = tasks.db
         self._connection = connections[tasks.db]
-        rows = tasks.all_rows()
+        self._is_async = is_async
+        self._rows = rows = without_prefixes(tasks)
         token = ValueByPk(_CLAIMS, models.IntegerField())
         self._held = rows.filter(AnyOf(_ENDED), claim=token, claimed_by_worker_id=runner.worker_id)
         self._complete = Statement.update(
@@ -82,167 +86,160 @@ class CompleteAndClaim(ABC):
             **completion_columns(_RESULTS, _SECONDS, tasks.db),
         )
         self._attempt = attempt_columns(AttemptOutcome.COMPLETED, hostname=runner.hostname, pid=runner.pid)
-        self._startable = rows.filter(lifecycle.CLAIM_AND_START.is_possible)
-        self._started = {"status": lifecycle.CLAIM_AND_START.target, **claim_columns(runner.worker_id), **START_COLUMNS}
+        claim = lifecycle.CLAIM_AND_START if starts else lifecycle.CLAIM
+        self._claimable = rows.filter(claim.is_possible)
+        self._changes = {
+            "status": claim.target,
+            **claim_columns(runner.worker_id),
+            **(START_COLUMNS if starts else {}),
+        }
 
+    @abstractmethod
     def run(
-        self, ends: Sequence[Completion], room: int, queues: Sequence[str], most: Mapping[str, int] = _NO_CAPS
+        self, ends: Sequence[Completion], room: int, queues: Sequence[str], caps: Mapping[str, int] = _NO_CAPS
     ) -> list[ClaimedTask]:
-        """Store ``ends``, all of them successes; claim and start at most ``room`` tasks of ``queues``, and return them.
+        """Store ``ends``, all of them successes; claim at most ``room`` tasks of ``queues``, and return them.
 
-        ``most`` caps the tasks of single queues. An end whose claim was lost changes nothing. Raises ClaimLost if a
-        task was locked and yet could not be claimed; the transaction has to roll back.
+        ``caps`` are maximum numbers of tasks of single queues. An end whose claim was lost changes nothing. Raises
+        ClaimLost if a task was locked and yet could not be claimed; the transaction has to roll back.
         """
+
+    def _values_of(self, ends: Sequence[Completion]) -> dict[str, Any]:
         keys = encode_pk([end.task_id for end in ends], self._connection)
-        bound = {
+        return {
             _ENDED.name: json_array(keys, self._connection),
             _CLAIMS.name: json_object(keys, [str(end.claim) for end in ends]),
             _RESULTS.name: json_object(keys, [end.result for end in ends]),
             _SECONDS.name: json_object(keys, seconds_since_start(ends)),
-            LIMIT.name: room,
         }
-        return self._run(bound, queues, most)
-
-    @abstractmethod
-    def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]: ...
 
 
 class _OneStatement(CompleteAndClaim):
-    """All of it in one statement, on PostgreSQL."""
+    """All of it in one statement, on PostgreSQL.
 
-    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
-        super().__init__(tasks, runner, is_async=is_async)
-        # No attempt exists yet, unless a row was changed by hand: its result is then stored alone. ON CONFLICT would
-        # write each row twice.
-        self._record = Statement.insert(TaskAttempt, tasks.all_rows(), self._attempt, may_exist=False)
-        self._take = Statement.update(self._startable.filter(IsPicked()), **self._started)
-        self._is_async = is_async
-        self._stored = stored = tasks.filter(IsStored())
-        self._one = ClaimCursor(self._as_one(stored.claimable(None, is_async=is_async)), self._compile_after_cursor)
-        self._was_short = False
+    Claims from one queue continue from the cursor, the position of the last claimed task, while that is faster. While
+    an old transaction blocks vacuum, a claim from the first row walks over the index entries of all tasks that were
+    claimed before. So such claims take at most a tenth of the time. A task that sorts before the cursor, because of its
+    priority or because its transaction committed late, then waits some ten milliseconds more.
+    """
 
-    def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        room = bound[LIMIT.name]
-        if len(queues) < 2 or not room:
-            bound[QUEUE.name] = next(iter(queues), "")
-            bound[LIMIT.name] = min(room, most.get(bound[QUEUE.name], room))
-            return self._one.claim(self._execute, bound, _NOTHING)
-        if self._was_short:
-            claims = self._one_by_one(bound, queues, most)
-        else:
-            bound |= {QUEUES.name: list(queues), CANDIDATES.name: room * _OVERFETCH}
-            if most:
-                bound[CAPS.name] = [min(room * _OVERFETCH, most.get(queue, room * _OVERFETCH)) for queue in queues]
-            claims = (self._capped if most else self._several).claim(self._execute, bound, _NOTHING)
-        possible = min(room, sum(most.get(queue, room) for queue in queues))
-        self._was_short = len(claims) < possible and not self._was_short
-        return claims
+    _cursor: ClaimedTask | None = None
+    _cursor_until = float("-inf")
+    _was_short = False
 
-    def _compile_after_cursor(self) -> Statement:
-        with transaction.atomic(using=self._alias, savepoint=False):
-            rows = self._stored.claimable_after_cursor(is_async=self._is_async)
-            return self._as_one(rows)
-
-    @cached_property
-    def _several(self) -> ClaimCursor:
-        """The claim from several queues, compiled on first use because many workers have one queue."""
-        return self._of_queues(is_capped=False)
-
-    @cached_property
-    def _capped(self) -> ClaimCursor:
-        """The claim from queues with a limit, compiled on first use because few queues have one."""
-        return self._of_queues(is_capped=True)
-
-    def _of_queues(self, *, is_capped: bool) -> ClaimCursor:
-        with transaction.atomic(using=self._alias):
-            rows = self._stored.claimable_of_queues(
-                self._stored.all_rows(), is_async=self._is_async, is_capped=is_capped
-            )
-            return ClaimCursor(self._as_one(rows))
-
-    def _one_by_one(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        """Claim from one queue after the other, skipping locked rows."""
-        claims: list[ClaimedTask] = []
-        room = bound[LIMIT.name]
-        for queue in queues:
+    def run(
+        self, ends: Sequence[Completion], room: int, queues: Sequence[str], caps: Mapping[str, int] = _NO_CAPS
+    ) -> list[ClaimedTask]:
+        """Run it: of several queues together, or of each in turn if the candidates were locked the last time."""
+        values = self._values_of(ends)
+        if room and len(queues) > 1 and not self._was_short:
+            candidates = room * _OVERFETCH
+            values |= {
+                QUEUES.name: list(queues),
+                CAPS.name: [min(candidates, caps.get(queue, candidates)) for queue in queues],
+                CANDIDATES.name: candidates,
+                LIMIT.name: room,
+            }
+            claims = self._execute(self._of_several, values)
+            self._was_short = len(claims) < min(room, sum(caps.get(queue, room) for queue in queues))
+            return claims
+        self._was_short, claims = False, []
+        for queue in queues or ("",):
             left = room - len(claims)
-            bound |= {QUEUE.name: queue, LIMIT.name: min(left, most.get(queue, left))}
-            claims += self._one.claim(self._execute, bound, _NOTHING)
+            claims += self._claim_of_one(values, queue, min(left, caps.get(queue, left)))
             if len(claims) == room:
                 break
-            bound |= _NOTHING
+            values |= _NO_ENDS
         return claims
 
-    def _execute(self, statement: Statement, bound: dict[str, Any]) -> list[ClaimedTask]:
+    def _claim_of_one(self, values: dict[str, Any], queue: str, room: int) -> list[ClaimedTask]:
+        values |= {QUEUE.name: queue, LIMIT.name: room}
+        claims: list[ClaimedTask] = []
+        began, last = time.monotonic(), self._cursor
+        if room and last is not None and last.queue_name == queue and began < self._cursor_until:
+            cursor = {
+                CURSOR_PRIORITY.name: last.priority,
+                CURSOR_TIME.name: last.enqueued_at,
+                CURSOR_ID.name: last.task_id,
+            }
+            claims = self._execute(self._after_cursor, values | cursor)
+            if len(claims) == room:
+                self._cursor = claims[-1]
+                return claims
+            values |= {**_NO_ENDS, LIMIT.name: room - len(claims)}
+            began = time.monotonic()
+        claims += self._execute(self._of_one, values)
+        if room:
+            now = time.monotonic()
+            self._cursor_until = now + min((now - began) * _DURATION_FACTOR, _MAX_DURATION)
+            self._cursor = claims[-1] if len(claims) == room else None
+        return claims
+
+    def _execute(self, statement: Statement, values: Mapping[str, Any]) -> list[ClaimedTask]:
         asked_at = time.monotonic()
         with postgres.preparing_cursor(self._connection) as cursor:
-            statement.execute(cursor, bound)
+            cursor.execute(statement.sql, statement.bind(values))
             # Without a claim there are no rows to wait for: in a pipeline the statement goes along with the next one.
-            rows = statement.fetch(cursor) if bound[LIMIT.name] else []
+            rows = statement.fetch(cursor) if values[LIMIT.name] else []
         if rows:
             raise_unless_all_claimed(rows[0][-1], len(rows))
         return claimed_tasks((row[:-1] for row in rows), asked_at)
 
-    def _as_one(self, rows: TaskQuerySet) -> Statement:
-        return one_statement(
-            complete=self._complete,
-            record=self._record,
-            pick=Statement.select(rows, *CLAIMED_COLUMNS, limit=LIMIT),
-            take=self._take,
-            table=self._stored.model._meta.db_table,
-            columns=len(CLAIMED_COLUMNS),
-            alias=self._alias,
-        )
+    # Compiled on first use: many workers have one queue, and one that finds few tasks has no cursor.
+
+    @cached_property
+    def _of_one(self) -> Statement:
+        return self._compile(self._stored.claimable(is_async=self._is_async))
+
+    @cached_property
+    def _after_cursor(self) -> Statement:
+        return self._compile(self._stored.claimable(is_async=self._is_async).after_cursor())
+
+    @cached_property
+    def _of_several(self) -> Statement:
+        return self._compile(self._stored.claimable_of_queues(self._rows, is_async=self._is_async))
+
+    @property
+    def _stored(self) -> TaskQuerySet:
+        return self._rows.filter(IsStored())
+
+    def _compile(self, rows: TaskQuerySet) -> Statement:
+        with transaction.atomic(using=self._alias, savepoint=False):  # else Django compiles no SELECT … FOR UPDATE
+            return one_statement(
+                rows,
+                complete=self._complete,
+                # No attempt exists yet, unless a row was changed by hand: its result is then stored alone. ON CONFLICT
+                # would write each row twice.
+                record=Statement.insert(TaskAttempt, self._rows, self._attempt, may_exist=False),
+                pick=Statement.select(rows, *CLAIMED_COLUMNS, limit=LIMIT),
+                take=Statement.update(self._claimable.filter(IsPicked()), **self._changes),
+            )
 
 
 class _FourStatements(CompleteAndClaim):
     """Four statements in one transaction, on other databases."""
 
-    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
-        super().__init__(tasks, runner, is_async=is_async)
+    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool, starts: bool) -> None:
+        super().__init__(tasks, runner, is_async=is_async, starts=starts)
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
-        self._take = Statement.update(self._startable.filter(AnyOf(_PICKED)), **self._started)
-        self._pick = Statement.select(tasks.claimable(None, is_async=is_async), *CLAIMED_COLUMNS, limit=LIMIT)
-        self._tasks, self._is_async = tasks, is_async
+        self._pick = Statement.select(self._rows.claimable(is_async=is_async), *CLAIMED_COLUMNS, limit=LIMIT)
+        self._take = Statement.update(self._claimable.filter(AnyOf(_PICKED)), **self._changes)
 
-    # Compiled on first use, because many workers have one queue.
-
-    @cached_property
-    def _firsts(self) -> Statement:
-        """The ranks of the first tasks of a queue. It locks none: another worker may lock some before the claim."""
-        return Statement.select(self._tasks.in_open_queue(None, is_async=self._is_async), *RANK, limit=LIMIT)
-
-    @cached_property
-    def _among(self) -> Statement:
-        """The claim of tasks by id."""
-        return Statement.select(self._tasks.claimable_among(AnyOf(_PICKED)), *CLAIMED_COLUMNS, limit=LIMIT)
-
-    def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
+    def run(
+        self, ends: Sequence[Completion], room: int, queues: Sequence[str], caps: Mapping[str, int] = _NO_CAPS
+    ) -> list[ClaimedTask]:
+        """Run them."""
         with transaction.atomic(using=self._alias):
-            if bound[_CLAIMS.name] != "{}":
-                self._complete.run(self._alias, bound)
-                self._record.run(self._alias, bound)
-            claims = self._next_up(bound, queues, most) if bound[LIMIT.name] and queues else []
+            if ends:
+                values = self._values_of(ends)
+                self._complete.run(self._alias, values)
+                self._record.run(self._alias, values)
+            asked_at = time.monotonic()
+            asked = [{QUEUE.name: queue, LIMIT.name: min(room, caps.get(queue, room))} for queue in queues if room]
+            firsts = claimed_tasks(self._pick.union_all(self._alias, asked), asked_at)
+            claims = sorted(firsts, key=lambda claim: (-claim.priority, claim.enqueued_at, claim.task_id))[:room]
             if claims:
-                bound[_PICKED.name] = self._listed(claim.task_id for claim in claims)
-                raise_unless_all_claimed(self._take.run(self._alias, bound), len(claims))
+                keys = encode_pk([claim.task_id for claim in claims], self._connection)
+                picked = {_PICKED.name: json_array(keys, self._connection)}
+                raise_unless_all_claimed(self._take.run(self._alias, picked), len(claims))
         return claims
-
-    def _next_up(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        pick = self._pick
-        if len(queues) == 1:
-            (bound[QUEUE.name],) = queues
-            bound[LIMIT.name] = min(bound[LIMIT.name], most.get(bound[QUEUE.name], bound[LIMIT.name]))
-        else:
-            choice = bound[LIMIT.name] * _OVERFETCH
-            rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
-            firsts = [
-                self._firsts.rows(self._alias, bound | {QUEUE.name: queue, LIMIT.name: rooms[queue]})
-                for queue in queues
-            ]
-            pick, bound[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
-        asked_at = time.monotonic()
-        return claimed_tasks(pick.rows(self._alias, bound), asked_at)
-
-    def _listed(self, keys: Iterable[UUID]) -> str:
-        return json_array(encode_pk(keys, self._connection), self._connection)

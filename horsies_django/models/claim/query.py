@@ -1,22 +1,19 @@
 """The claim: which tasks are next up, in which order, and which of them a worker may take.
 
-:class:`ClaimQuerySet` is the only description of that. On PostgreSQL, ``complete_and_claim`` compiles it into one
-statement (see ``tests/worker/golden/claim_postgresql.sql``); other databases run it as it stands.
+:class:`ClaimQuerySet` is the only description of that. ``complete_and_claim`` compiles it: on PostgreSQL into one
+statement (see ``tests/worker/golden/claim_postgresql.sql``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
-from typing import Any, Final, Self, TypeVar
-from uuid import UUID
+from typing import Final, Self, TypeVar
 
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Greatest
 
 from ...core.status import TaskStatus
-from ...db.claim_expressions import CURSOR_PRIORITY, AfterCursor, IsQueueCandidate, LateralQueue, UnpausedQueue
+from ...db.claim_expressions import CURSOR_PRIORITY, LATERAL_QUEUE, AfterCursor, IsQueueCandidate, UnpausedQueue
 from ...db.expressions import BoundParam
 from ...db.now import Now
 from ..queue import Queue
@@ -24,14 +21,12 @@ from ..queue import Queue
 #: The model of a task, which a queryset does not know.
 RowT = TypeVar("RowT", bound=models.Model)
 
-#: The columns that rank tasks: the higher priority first, then the earlier time, then the lower id.
-RANK: Final = ("priority", "enqueued_at", "pk")
-
-#: The order of claims. An index has it for each queue.
-ORDER: Final = (f"-{RANK[0]}", *RANK[1:])
+#: The order of claims: the higher priority first, then the earlier time, then the lower id. An index has it for each
+#: queue.
+ORDER: Final = ("-priority", "enqueued_at", "pk")
 
 #: The same order, in a form that no index has: it makes the planner sort, which is faster for a few candidates.
-SORTED_ORDER: Final = (F(RANK[0]) * -1, *RANK[1:])
+SORTED_ORDER: Final = (F("priority") * -1, "enqueued_at", "pk")
 
 #: When a task became due: its time had come, and no limit or paused workflow held it back. Latencies and waits count
 #: from then. ``Task.due_at`` is the same of a row.
@@ -68,40 +63,26 @@ class ClaimQuerySet(models.QuerySet[RowT]):
         """
         return self.select_for_update(skip_locked=skip, no_key=True)
 
-    def in_open_queue(self, queue: str | None, *, is_async: bool = False) -> Self:
-        """The next tasks of one queue; none if it is paused. Without a name, each run of the statement binds it."""
-        return self.next_up(is_async=is_async).filter(queue_name=UnpausedQueue(queue, self._paused))
+    def claimable(self, *, is_async: bool) -> Self:
+        """Lock the next tasks of the queue that each run binds, if it is not paused: what a claim takes."""
+        return self.next_up(is_async=is_async).filter(queue_name=UnpausedQueue(self._paused)).lock()
 
-    def claimable(self, queue: str | None, *, is_async: bool = False) -> Self:
-        """The next tasks of one queue that no other worker has locked, locked: what a claim takes."""
-        return self.in_open_queue(queue, is_async=is_async).lock()
+    def after_cursor(self) -> Self:
+        """Those after the cursor: the position of the last task that this worker has claimed. PostgreSQL only."""
+        return self.filter(AfterCursor(), priority=BoundParam(CURSOR_PRIORITY, models.SmallIntegerField()))
 
-    def claimable_after_cursor(self, *, is_async: bool) -> Self:
-        """The same after the cursor: the position of the last task that this worker has claimed."""
-        priority = BoundParam(CURSOR_PRIORITY, models.SmallIntegerField())
-        return self.in_open_queue(None, is_async=is_async).filter(AfterCursor(), priority=priority).lock()
-
-    def claimable_among(self, candidates: Q | models.expressions.BaseExpression) -> Self:
-        """The next of some candidates that no other worker has locked, locked."""
-        return self.due().filter(candidates).order_by(*SORTED_ORDER).lock()
-
-    def claimable_of_queues(self, firsts: Self, *, is_async: bool, is_capped: bool = False) -> Self:
-        """The next tasks of several open queues that no other worker has locked; with caps, a few of each at most.
+    def claimable_of_queues(self, firsts: Self, *, is_async: bool) -> Self:
+        """Lock the next tasks of several queues, of each not more than its cap and none if it is paused.
 
         PostgreSQL only. ``firsts`` are the rows of which the candidates are chosen. They are not locked, so another
         worker may be quicker to lock some: there are more candidates than room.
         """
-        next_up = firsts.next_up(is_async=is_async).filter(queue_name=LateralQueue())
-        return self.claimable_among(IsQueueCandidate(next_up, self._paused, is_capped=is_capped))
+        next_up = firsts.next_up(is_async=is_async).filter(queue_name=LATERAL_QUEUE)
+        return self.due().filter(IsQueueCandidate(next_up, self._paused)).order_by(*SORTED_ORDER).lock()
 
     @property
     def _paused(self) -> models.QuerySet[Queue]:
         return Queue.objects.using(self.db).filter(paused=True)
-
-
-def first_of(*ranked: Iterable[tuple[Any, ...]]) -> list[UUID]:
-    """Return the ids of tasks of several queues in the order of claims; each is given as its :data:`RANK`."""
-    return [key for *_, key in sorted(chain(*ranked), key=lambda rank: (-rank[0], *rank[1:]))]
 
 
 def not_past_deadline() -> Q:

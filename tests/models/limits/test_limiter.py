@@ -39,7 +39,7 @@ def admitted(key):
 
 def claim(count=10):
     with transaction.atomic():
-        return Task.objects.claim("w", start=count, queues=["default"])
+        return Task.objects.filter(queue_name="default").claim("w", start=count)
 
 
 def complete(claims):

@@ -36,12 +36,8 @@ class Workers(Base):
         claimable = self.model.claimable()
         assert bool(view.queues[0]) == bool(claimable)
         pool.queues = view.queues[0]
-        if prefetch:
-            with store.transaction():
-                started, prefetched = store.prefetch(pool)
-            claims = [*started, *prefetched]
-        else:
-            claims = store.complete_and_claim(pool, [], start)
+        claims = store.complete_and_claim(pool, [], start)
+        claims += store.complete_and_claim(pool, [], prefetch, starts=False)
         ranks = [self.model.rank(claim.task_id) for claim in claims]
         best = sorted(map(self.model.rank, claimable))
         assert {claim.task_id for claim in claims} <= set(claimable), "claimed a task that is not claimable"

@@ -34,7 +34,7 @@ class Pause:
             connection.execute_wrappers.append(self)
 
     def __call__(self, execute, sql, params, many, context):
-        if "UPDATE" in sql and '."claim" + ' in sql and not self.is_late:
+        if "UPDATE" in sql and '"claim" + ' in sql and not self.is_late:
             done = execute(sql, params, many, context)
             time.sleep(CLAIM_CONFIRMED_FOR + 0.1)  # the pause under test
             self.is_late = True

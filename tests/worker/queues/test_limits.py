@@ -221,8 +221,7 @@ def test_a_claim_takes_from_each_queue_as_many_tasks_as_its_own_limit_allows():
 
 def test_one_of_several_queues_can_fill_all_slots_of_a_claim_though_another_has_a_limit():
     tasks.noop.send_many({} for _ in range(10))
-    with transaction.atomic():
-        claim = compile_for(Task.objects.all(), RUNNER, is_async=False)
+    claim = compile_for(Task.objects.all(), RUNNER, is_async=False)
 
     assert len(claim.run([], 10, ["default", "limited"], {"limited": 3})) == 10
 
@@ -232,8 +231,7 @@ def test_a_claim_after_one_that_took_all_its_limits_allow_asks_all_queues_togeth
         pytest.skip("elsewhere a claim is several statements")
     for queue in ("default", "limited"):
         tasks.noop.using(queue_name=queue).send_many({} for _ in range(3))
-    with transaction.atomic():
-        claim = compile_for(Task.objects.all(), RUNNER, is_async=False)
+    claim = compile_for(Task.objects.all(), RUNNER, is_async=False)
     asked = ([], 10, ["default", "limited"], {"default": 1, "limited": 1})
     assert len(claim.run(*asked)) == 2
 

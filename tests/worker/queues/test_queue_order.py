@@ -1,4 +1,4 @@
-"""The order of claims between queues: strict, weighted, and with aging."""
+"""The order of claims between queues: by the priority of tasks, strict, and weighted."""
 
 from collections import Counter
 
@@ -95,20 +95,7 @@ def send_busy_and_old_tasks():
     Task.objects.filter(queue_name="old").update(enqueued_at=NowPlus(-60))
 
 
-def test_aging_runs_long_waiting_tasks_among_busy_ones_but_not_with_strict_order(manage):
-    send_busy_and_old_tasks()
-    drained(manage, "--aging", "30", "--threads", "4", "--start-ahead", "0")
-    assert spans()["old"][1] < spans()["busy"][1]
-
-    Task.objects.all().delete()
-    send_busy_and_old_tasks()
-    drained(
-        manage, "--order", "strict", "--aging", "30", "--threads", "4", "--start-ahead", "0", "--queues", "busy,old"
-    )
-    assert Task.objects.completed().count() == 405
-
-
-def test_without_aging_only_task_priority_orders_claims(manage):
+def test_by_default_only_task_priority_orders_claims(manage):
     send_busy_and_old_tasks()
 
     drained(manage, "--threads", "4", "--start-ahead", "0")
