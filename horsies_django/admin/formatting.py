@@ -14,11 +14,10 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ..core.numbers import fill_numbers, format_lower_bound, format_number
 from ..enqueue.masking import Mask
-from ..ops.metrics import Count, Exactness
+from ..ops.metrics import Count
 from ..ops.payload_view.json_text import chunks, head
 
 #: Maximum number of characters of one value on a page.
@@ -30,18 +29,15 @@ MAX_TEXT: Final = 255
 #: A value with more characters than this is folded.
 FOLD_ABOVE: Final = 2_000
 
-#: Notes on how exact a count is.
-EXACTNESS_NOTES: Final = {
-    Exactness.EXACT: "",
-    Exactness.ESTIMATE: gettext_lazy("Estimated from database statistics (last ANALYZE)."),
-    Exactness.AT_LEAST: gettext_lazy("A lower bound: counting stops here."),
-}
-
 
 def format_count(count: Count) -> str:
-    """Return a count, with a mark that says how exact it is."""
-    mark = "≈ " if count.exactness is Exactness.ESTIMATE else ""
-    return mark + format_lower_bound(count.number, count.exactness is Exactness.AT_LEAST)
+    """Return a count, with a plus sign if it is a lower bound."""
+    return format_lower_bound(count.number, count.is_more)
+
+
+def exactness_note(count: Count) -> str:
+    """Return a note for a count that is a lower bound."""
+    return _("A lower bound: counting stops here.") if count.is_more else ""
 
 
 def fill(text: str, *values: Any) -> SafeString:

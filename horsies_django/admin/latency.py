@@ -1,8 +1,7 @@
-"""The latency of a queue on pages: its warning in words, and its trend."""
+"""The latency of a queue on pages: its warning in words, and the charts of its wait times."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.utils.formats import date_format
@@ -12,13 +11,11 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 from ..core.durations import format_brief
-from ..ops.metrics.history import duration_history
-from ..ops.metrics.latency import ExceededSince, LatencyTrend, LatencyWarning, latency_warning
-from ..ops.metrics.periods import DAY, HOUR
-from ..ops.metrics.rollup_lag import rollup_clock
+from ..ops.metrics.history import DAY, HOUR, attempt_history
+from ..ops.metrics.latency import ExceededSince, LatencyWarning
 from .ages import age_at
-from .charts import latency_chart
-from .counted_until import HALF_DAY, describe_lag
+from .charts import Chart, Panel, Series
+from .periods import HALF_DAY, chart_title
 
 
 def describe_since(since: ExceededSince, waits: float) -> str:
@@ -51,19 +48,16 @@ def latency_cell(shown: SafeString | str, warning: LatencyWarning | None) -> Saf
     return format_html('<span class="horsies-late">{} ({})</span>', shown, words)
 
 
-def latency_of_queue(
-    database: str | None, queue: str, waits: float | None, threshold: timedelta | None
-) -> tuple[LatencyWarning | None, dict[str, Any]]:
-    """Return the warning of a queue, and the context of the charts of its wait times, in three statements."""
-    clock = rollup_clock(database)
-    hour, day = (
-        duration_history(database, clock.minute, period, ("waits",), queue_name=queue) for period in (HOUR, DAY)
-    )
-    limit = threshold.total_seconds() if threshold else None
-    trend = LatencyTrend(clock.second, hour.percentiles("waits", 0.95))
-    charts = [
-        latency_chart("latency-hour", _("Wait time, last hour, by minute"), hour, limit),
-        latency_chart("latency-day", _("Wait time, last 24 hours, by hour"), day, limit),
-    ]
-    context = {"charts": charts, "counted_until": describe_lag(clock.lag, clock.second)}
-    return latency_warning(queue, waits, threshold, trend), context
+def latency_charts(database: str, queue: str, minute: int, threshold: float | None) -> list[Chart]:
+    """Return charts of the 95th percentile of a queue's wait times, in two statements.
+
+    A dashed line is at the threshold in seconds. ``minute`` is the database's time in minutes since 1970.
+    """
+    charts = []
+    for period in (HOUR, DAY):
+        history = attempt_history(database, minute, period, "waits", queue_name=queue)
+        series = Series("p95", _("wait time (p95)"), history.percentiles("waits", 0.95))
+        panel = Panel("", [series], intervals=4, is_time=True, threshold=threshold)
+        title: Any = chart_title(_("Wait time"), period)
+        charts.append(Chart(f"latency-{period.key}", title, history.starts, history.length, [panel]))
+    return charts

@@ -1,4 +1,4 @@
-"""The overview page: counts, charts, queues, workers, workflows and warnings."""
+"""The overview page: warnings, counts, errors, the chart, queues, workers and workflows."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from ..core.durations import format_about
 from ..core.numbers import fill_numbers
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..core.workflow_status import WorkflowStatus
 from ..models import Queue, Schedule, Worker, Workflow
 from ..ops.metrics import Count, MetricsSnapshot, collect
-from ..ops.metrics.schedules import next_schedules
+from ..ops.metrics.errors import failure_report
+from ..ops.metrics.history import Period, attempt_history
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
-from .ages import age, age_at
-from .base import SinglePageAdmin, backends_on, first_backend
-from .charts import CHART_CSS, sparkline
-from .counted_until import describe_lag
-from .errors.overview import failing_context
-from .formatting import EXACTNESS_NOTES
+from .ages import age
+from .base import SinglePageAdmin, first_backend
+from .charts import CHART_CSS, Chart, attempt_urls, outcome_chart, small_bars
+from .errors.rows import ErrorUrls, error_rows
+from .formatting import exactness_note
 from .latency import describe_warning
 from .links import Links, can_view
 from .live import answer_unchanged
-from .overview_chart import ChartControls
-from .schedules.columns import format_dotted_path
-from .schedules.timing_text import describe_timing
+from .periods import TEXTS, chart_title, chosen_period, describe_lag, minutes_ahead, period_tabs
 from .workers_queues.state_text import format_load, status_label
+
+#: Rows of the errors.
+MAX_ERRORS: Final = 5
 
 #: The tiles: the count, its label, the note below, and the filter of the task list that shows the same tasks.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
@@ -67,7 +69,7 @@ class Tile:
     @property
     def exactness_note(self) -> Any:
         """A note on how exact the number is."""
-        return EXACTNESS_NOTES[self.count.exactness]
+        return exactness_note(self.count)
 
 
 class OverviewAdmin(SinglePageAdmin):
@@ -95,89 +97,77 @@ class OverviewAdmin(SinglePageAdmin):
         return answer_unchanged(request, TemplateResponse(request, "admin/horsies_django/overview.html", context))
 
     def _sections(self, request: HttpRequest, options: Options) -> dict[str, Any]:
-        snapshot = collect(options, with_trends=True)
-        return self._metrics(request, options, snapshot) | self._schedules(request, options.database)
-
-    def _metrics(self, request: HttpRequest, options: Options, snapshot: MetricsSnapshot) -> dict[str, Any]:
-        sees_queues, sees_workers, sees_workflows = (
-            can_view(self.admin_site, request, model) for model in (Queue, Worker, Workflow)
-        )
-        controls = ChartControls.from_request(request, sees_queues=sees_queues)
+        snapshot, period = collect(options, with_trends=True), chosen_period(request)
+        sees = {model: can_view(self.admin_site, request, model) for model in (Queue, Worker, Workflow, Schedule)}
+        late = snapshot.latency_warnings if sees[Queue] else ()
         return {
             "snapshot": snapshot,
-            "names_url": Links(self.admin_site, request).task_names_url(),
             "tiles": [self._tile(snapshot, *tile) for tile in TILES],
             "counted_until": describe_lag(snapshot.rollup_lag, snapshot.second),
-            "warnings": _warnings(snapshot, sees_queues=sees_queues, sees_workers=sees_workers),
-            "is_empty": not any(snapshot.counts.values()),
-            "controls": controls,
-            "menus": self._chart_menus(controls, snapshot),
-            "chart": controls.chart(options.database, int(snapshot.second // 60), self._task_list_url),
+            "warnings": _warnings(snapshot, sees),
             "late_queues": [
-                (late.queue, self._queue_urls(late.queue)[0], describe_warning(late, snapshot.second))
-                for late in (snapshot.latency_warnings if sees_queues else ())
+                (warning.queue, self._queue_urls(warning.queue)[0], describe_warning(warning, snapshot.second))
+                for warning in late
             ],
-            "queues": [(queue, *self._queue_urls(queue.name), _trend(queue)) for queue in snapshot.queues]
-            if sees_queues
-            else [],
-            "failing": failing_context(self.admin_site, request, options.database, controls.query(period="")),
-            "sees_queues": sees_queues,
-            "sees_workers": sees_workers,
-            "sees_workflows": sees_workflows,
+            "broken": snapshot.broken_schedules if sees[Schedule] else 0,
+            "broken_url": self._broken_schedules_url(),
+            "is_empty": not any(snapshot.counts.values()),
+            "tabs": period_tabs(period),
+            "names_url": Links(self.admin_site, request).task_names_url(),
+            "chart": self._chart(options.database, period, snapshot),
+            **self._errors(options.database, period),
+            **(self._queues(snapshot) if sees[Queue] else {}),
+            **(self._workers(snapshot) if sees[Worker] else {}),
+            **(self._workflows(options.database, snapshot) if sees[Workflow] else {}),
+            "links": {
+                name: self._url(f"{name}_changelist") for name in ("task", "queue", "worker", "workflow", "runningnow")
+            },
+        }
+
+    def _chart(self, database: str, period: Period, snapshot: MetricsSnapshot) -> Chart:
+        history = attempt_history(database, int(snapshot.second // 60), period, offset=minutes_ahead())
+        urls = attempt_urls(self._task_list_url(), history)
+        return outcome_chart("attempts", chart_title(_("Attempts"), period), history, urls)
+
+    def _errors(self, database: str, period: Period) -> dict[str, Any]:
+        """Return the first rows of the list of errors, in one statement."""
+        report, urls = failure_report(database, period, limit=MAX_ERRORS), ErrorUrls(self.admin_site)
+        return {
+            "report": report,
+            "rows": error_rows(report, period, urls),
+            "period_words": TEXTS[period.key].words,
+            "errors_url": urls.errors(period.key),
+        }
+
+    def _queues(self, snapshot: MetricsSnapshot) -> dict[str, Any]:
+        return {
+            "sees_queues": True,
+            "queues": [(queue, *self._queue_urls(queue.name), _trend(queue)) for queue in snapshot.queues],
+        }
+
+    def _workers(self, snapshot: MetricsSnapshot) -> dict[str, Any]:
+        return {
+            "sees_workers": True,
             "workers": [
                 (
-                    one,
-                    self._page_url("worker", quote(one.id)),
-                    format_load(one.threads_taken, one.threads, one.async_slots_taken, one.async_slots),
-                    status_label(one, snapshot.second),
+                    worker,
+                    self._page_url("worker", quote(worker.id)),
+                    format_load(worker.threads_taken, worker.threads, worker.async_slots_taken, worker.async_slots),
+                    status_label(worker, snapshot.second),
                 )
-                for one in snapshot.alive
-            ]
-            if sees_workers
-            else [],
+                for worker in snapshot.alive
+            ],
             "online": len(snapshot.alive) - len(snapshot.not_responding) - len(snapshot.stalled),
             "stalled": len(snapshot.stalled),
             "not_responding": len(snapshot.not_responding),
             "offline": len(snapshot.workers) - len(snapshot.alive),
-            "threads": sum(one.threads or 0 for one in snapshot.alive),
-            "taken": sum(one.threads_taken for one in snapshot.alive),
-            **(self._workflows(options.database, snapshot) if sees_workflows else {}),
-            "links": {
-                name: self._url(f"{name}_changelist")
-                for name in ("task", "queue", "worker", "workflow", "schedule", "runningnow")
-            },
+            "threads": sum(worker.threads or 0 for worker in snapshot.alive),
+            "taken": sum(worker.threads_taken for worker in snapshot.alive),
         }
 
-    def _schedules(self, request: HttpRequest, database: str) -> dict[str, Any]:
-        """Return the schedules section for users who may view schedules."""
-        if not can_view(self.admin_site, request, Schedule):
-            return {}
-        found = next_schedules(database, backends_on(database))
-        broken = self._url("schedule_changelist")
-        return {
-            "sees_schedules": True,
-            "schedules": [
-                (
-                    one,
-                    self._page_url("schedule", one.id),
-                    format_dotted_path(one.runs),
-                    describe_timing(one.timing, one.timezone),
-                    age_at(-one.due_in, found.second),
-                )
-                for one in found.next
-            ],
-            "late_schedules": found.is_late,
-            "broken": found.broken,
-            "broken_url": f"{broken}?{urlencode({'state': DisabledBy.TIMING.value})}" if broken else None,
-        }
-
-    def _chart_menus(self, controls: ChartControls, snapshot: MetricsSnapshot) -> list[tuple[str, Any, str, list[str]]]:
-        """Return the menus that filter the chart: parameter, label, selected value and values."""
-        menus = [("task", _("Task"), controls.task, controls.tasks)]
-        if controls.sees_queues:
-            names = controls.queues(queue.name for queue in snapshot.queues)
-            menus.insert(0, ("queue", _("Queue"), controls.queue, names))
-        return menus
+    def _broken_schedules_url(self) -> str | None:
+        url = self._url("schedule_changelist")
+        return f"{url}?{urlencode({'state': DisabledBy.TIMING.value})}" if url else None
 
     def _tile(self, snapshot: MetricsSnapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:
         return Tile(key, label, hint, snapshot.counts[key], self._task_list_url(kind="all", **query))
@@ -187,6 +177,7 @@ class OverviewAdmin(SinglePageAdmin):
         newest, failed = set(snapshot.newest_workflows), set(snapshot.failed_workflows)
         flows = workflow_progress(database, newest | failed)
         return {
+            "sees_workflows": True,
             "workflows": [
                 (flow, self._page_url("workflow", flow.id), age(flow.age, flow.sent_at))
                 for flow in flows
@@ -220,48 +211,45 @@ class OverviewAdmin(SinglePageAdmin):
             return None
 
 
-def _trend(queue: QueueMetrics) -> SafeString | str:
+def _trend(queue: QueueMetrics) -> SafeString:
     """Return the trend of the wait times in the last hour."""
-    if queue.trend is None:
-        return ""
+    p95 = queue.trend.p95 if queue.trend else ()
+    known = [value for value in p95 if value is not None]
     threshold = queue.status.latency_warning
-    return sparkline(_("p95"), queue.trend.p95, threshold.total_seconds() if threshold else None)
+    if not known:
+        return SafeString("")
+    texts = {"title": _("p95"), "most": format_about(max(known)), "latest": format_about(known[-1])}
+    words = _("%(title)s: at most %(most)s, last %(latest)s.") % texts
+    # Short waits stay low.
+    return small_bars(p95, "p95", words, threshold.total_seconds() if threshold else None, lowest_top=1.0)
 
 
-def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool, sees_workers: bool) -> list[str]:
-    """Return warnings about what needs attention; only users who may view queues or workers read of these."""
+def _warnings(snapshot: MetricsSnapshot, sees: Mapping[Any, bool]) -> list[str]:
+    """Return warnings: those of queues, workers and schedules only for users who may view these."""
     warnings = []
     waits = any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying"))
     if waits and not snapshot.alive:
         warnings.append(_("No worker is online, so no task runs. Start one: python manage.py horsies_worker"))
-    elif snapshot.unserved and sees_queues:
+    elif snapshot.unserved and sees[Queue]:
         names = {"queues": ", ".join(snapshot.unserved)}
         warnings.append(
             _("No worker serves these queues, or all of their workers are stopping, quiet or stand still: %(queues)s.")
             % names
         )
-    if silent := len(snapshot.not_responding) if sees_workers else 0:
-        warnings.append(
-            fill_numbers(
-                ngettext(
-                    "%d worker has stopped sending heartbeats and may be dead.",
-                    "%d workers have stopped sending heartbeats and may be dead.",
-                    silent,
-                ),
-                silent,
-            )
+    if silent := len(snapshot.not_responding) if sees[Worker] else 0:
+        text = ngettext(
+            "%d worker has stopped sending heartbeats and may be dead.",
+            "%d workers have stopped sending heartbeats and may be dead.",
+            silent,
         )
-    if stalled := len(snapshot.stalled) if sees_workers else 0:
-        warnings.append(
-            fill_numbers(
-                ngettext(
-                    "%d worker stands still: its process is stopped, or a task holds the interpreter's lock.",
-                    "%d workers stand still: their processes are stopped, or a task holds the interpreter's lock.",
-                    stalled,
-                ),
-                stalled,
-            )
+        warnings.append(fill_numbers(text, silent))
+    if stalled := len(snapshot.stalled) if sees[Worker] else 0:
+        text = ngettext(
+            "%d worker stands still: its process is stopped, or a task holds the interpreter's lock.",
+            "%d workers stand still: their processes are stopped, or a task holds the interpreter's lock.",
+            stalled,
         )
+        warnings.append(fill_numbers(text, stalled))
     if snapshot.counts["overdue"]:
         warnings.append(_("Some tasks are past their deadline, and the reaper has not expired them yet."))
     if any(snapshot.counts.values()) and snapshot.is_reaper_late:
@@ -271,7 +259,14 @@ def _warnings(snapshot: MetricsSnapshot, *, sees_queues: bool, sees_workers: boo
                 "--no-reaper, or python manage.py horsies_reaper"
             )
         )
-    paused = [queue.name for queue in snapshot.queues if queue.is_paused and queue.depth.due]
-    if paused and sees_queues:
+    paused = [queue.name for queue in snapshot.queues if queue.status.is_paused and queue.depth.due]
+    if paused and sees[Queue]:
         warnings.append(_("Paused queues with due tasks: %(queues)s.") % {"queues": ", ".join(paused)})
+    if snapshot.are_schedules_late and sees[Schedule]:
+        warnings.append(
+            _(
+                "Schedules are overdue, because no scheduler is running. Start a worker without --no-scheduler, or "
+                "python manage.py horsies_scheduler"
+            )
+        )
     return warnings

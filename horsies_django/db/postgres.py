@@ -43,16 +43,6 @@ _PLANS: Final = {
 }
 
 
-#: The number of rows that a table or an index had when it was last analyzed; negative if it never was.
-ESTIMATED_ROWS: Final = "SELECT CAST(reltuples AS bigint) FROM pg_class WHERE oid = to_regclass(%s)"
-
-#: The share of the rows that each of the commonest values of a column had then, as a JSON array of pairs.
-ESTIMATED_SHARES: Final = """
-SELECT CAST(json_agg(json_build_array(share.value, share.of_all)) AS text)
-FROM pg_stats, unnest(CAST(CAST(most_common_vals AS text) AS text[]), most_common_freqs) AS share (value, of_all)
-WHERE schemaname = ANY (current_schemas(false)) AND tablename = %s AND attname = %s
-"""
-
 #: The rows of some tables, and the dead ones among them that vacuum has yet to remove, as a JSON array. As of the last
 #: report of statistics: no row is counted.
 TUPLES: Final = """

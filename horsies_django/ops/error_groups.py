@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django.db.models import Count as CountRows
 from django.db.models import Q
@@ -12,12 +12,9 @@ from ..db.now import Now
 from ..models import ErrorGroup, Task, TaskAttempt
 from ..models.error_group import is_fingerprint
 from ..models.filters import IS_RETRYING, in_error_group
-from .metrics import Count, Exactness
+from .metrics.counts import MAX_COUNTED, Count, bounded
 from .payload_view.contents import PARTS
 from .payload_view.excerpt import with_short_arguments
-
-#: Upper bound for exact counts of a group's tasks.
-MAX_COUNTED: Final = 10_000
 
 
 def find_group(database: str, fingerprint: str) -> Any:
@@ -63,13 +60,12 @@ def task_counts(database: str, fingerprint: str) -> dict[str, Count]:
         failed=CountRows("pk", filter=Q(status=TaskStatus.FAILED)),
         retrying=CountRows("pk", filter=is_retrying),
     )
-    exactness = Exactness.AT_LEAST if found["every"] > MAX_COUNTED else Exactness.EXACT
     numbers = {
         "failed": found["failed"],
         "retrying": found["retrying"],
         "again": found["every"] - found["failed"] - found["retrying"],
     }
-    return {state: Count(min(number, MAX_COUNTED), exactness) for state, number in numbers.items()}
+    return {state: bounded(number, found["every"]) for state, number in numbers.items()}
 
 
 def _attempt_of_newest_task(database: str, fingerprint: str) -> Any:

@@ -15,9 +15,9 @@ from ..core.durations import format_brief
 from ..core.option_parsers import parse_duration
 from ..models import Task, Worker
 from ..models.depths import Depths, depths
+from ..models.rollup import RollupSpan
 from .metrics import collect
-from .metrics.history import FAILED, ended_in_last
-from .metrics.rollup_lag import max_lag, rollup_clock
+from .metrics.history import FAILED, count_by_outcome, max_lag, rollup_clock, rollups_in
 from .metrics.snapshot import reaper_ago
 
 __all__ = ["Check", "CheckResult", "parse_checks", "run_checks"]
@@ -194,8 +194,8 @@ def _run_workers(check: Check, backend: ConfiguredBackend) -> CheckResult:
 
 
 def _run_failed(check: Check, backend: ConfiguredBackend) -> CheckResult:
-    ended = ended_in_last(backend.config.database, check.minutes)
-    failed, total = ended[FAILED], sum(ended.values())
+    ended = list(count_by_outcome(rollups_in(backend.config.database, RollupSpan.MINUTE, check.minutes)))
+    failed, total = sum(count for outcome, count in ended if outcome == FAILED), sum(count for _, count in ended)
     share = 100 * failed / total if total else 0.0
     value = share if check.is_share else failed
     words = f"{failed:,} of {total:,} attempts failed for good in {check.minutes} min"

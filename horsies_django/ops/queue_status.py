@@ -7,27 +7,24 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from ..core.compat import task_backends
+from ..core.backends import all_backends
 from ..core.durations import format_brief
 from ..core.numbers import fill_numbers
 from ..core.options import QueueOptions
 from ..core.queue_policy import COLUMNS, KEEP_FOREVER, QueuePolicy
 from ..core.status import TaskStatus
 from ..db.expressions import SecondsUntil
-from ..db.now import Now
-from ..enqueue.backend import HorsiesBackend
 from ..models import Queue, Task
 
 
 def queue_options(name: str, database: str | None) -> QueueOptions | None:
     """Return a queue's options from the first backend on this database whose settings have any; else None."""
-    found: list[QueueOptions | None] = []
-    for alias in task_backends:
-        backend = task_backends[alias]
-        if isinstance(backend, HorsiesBackend) and database in (None, backend.config.database):
-            found.append(backend.config.queues.get(name))
+    found = (
+        backend.config.queues.get(name) for backend in all_backends() if database in (None, backend.config.database)
+    )
     return next(filter(None, found), None)
 
 
@@ -104,12 +101,20 @@ class QueueStatus:
 
 def queue_status(name: str, database: str | None, held: int | None = None) -> QueueStatus:
     """Return the status of one queue, in at most two statements. Held tasks are counted only if a limit needs them."""
-    rows = Queue.objects.using(database).filter(name=name)
-    row = rows.values("paused", "tokens", *COLUMNS, until=SecondsUntil("refilled_at"), now=Now()).first()
+    row = queue_rows(database).filter(name=name).first()
     status = status_from_row(name, row, held or 0, database)
     if held is None and status.rules.max_concurrency:
         return replace(status, held=Task.objects.using(database).active().filter(queue_name=name).count())
     return status
+
+
+def queue_rows(database: str | None) -> QuerySet[Queue, dict[str, Any]]:
+    """Return the rows of queues with the values that their status needs."""
+    columns = ("name", "paused", "tokens", *COLUMNS)
+    rows: QuerySet[Queue, dict[str, Any]] = Queue.objects.using(database).values(
+        *columns, until=SecondsUntil("refilled_at")
+    )
+    return rows
 
 
 def status_from_row(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> QueueStatus:
@@ -122,29 +127,3 @@ def status_from_row(name: str, row: dict[str, Any] | None, held: int, database: 
         tokens = rules.rate.tokens(left, None if until is None else -until)
     threshold = options.latency_warning if options else None
     return QueueStatus(name, bool(row and row["paused"]), rules, held, tokens, threshold)
-
-
-def row_values(queue: Queue, since_refill: float | None) -> dict[str, Any]:
-    """Return the values of a queue that was read already, as :func:`status_from_row` takes them."""
-    row = {name: getattr(queue, name) for name in ("paused", "tokens", *COLUMNS)}
-    return row | {"until": None if since_refill is None else -since_refill}
-
-
-def seconds_since_refill(database: str | None) -> dict[str, float]:
-    """Return the seconds since each queue's token bucket was last refilled, by the database's clock."""
-    rows = Queue.objects.using(database).filter(refilled_at__isnull=False)
-    return {name: -until for name, until in rows.values_list("name", SecondsUntil("refilled_at"))}
-
-
-def queue_statuses(database: str | None, names: set[str]) -> list[QueueStatus]:
-    """Return the status of these queues and of each queue with a row or held tasks, in two statements."""
-    columns = ("name", "paused", "tokens", *COLUMNS)
-    rows = {
-        row["name"]: row for row in Queue.objects.using(database).values(*columns, until=SecondsUntil("refilled_at"))
-    }
-    held: dict[str, int] = {}
-    for name in Task.objects.using(database).active().order_by().values_list("queue_name", flat=True):
-        held[name] = held.get(name, 0) + 1
-    return [
-        status_from_row(name, rows.get(name), held.get(name, 0), database) for name in sorted({*names, *rows, *held})
-    ]

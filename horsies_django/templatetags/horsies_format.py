@@ -7,7 +7,6 @@ import json
 from django import template
 
 from ..admin.ages import age_at
-from ..admin.charts import draw
 from ..admin.formatting import format_count
 from ..core.durations import duration_texts, format_about, format_brief
 from ..core.numbers import format_lower_bound, format_number
@@ -16,7 +15,6 @@ register = template.Library()
 register.filter("about", format_about)
 register.filter("brief", format_brief)
 register.simple_tag(age_at, name="age")
-register.filter("draw", draw)
 register.filter("format_number", format_number)
 register.filter("format_lower_bound", format_lower_bound)
 register.filter("format_count", format_count)

@@ -14,7 +14,7 @@ from django.utils.timezone import localtime
 
 from horsies_django.core.compat import task_backends
 from horsies_django.models import ErrorGroup, TaskAttempt
-from horsies_django.ops.metrics.rollup_lag import query, rollup_clock
+from horsies_django.ops.metrics.history import lag_query, rollup_clock
 from horsies_django.reaper.rollup import roll_up
 from tests.extras.monitoring import TOKEN, scrape, values, with_metrics
 from tests.jobs import tasks
@@ -135,7 +135,7 @@ def test_the_lag_is_read_by_an_index(drain):
     roll()
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE horsies_task_attempts")
-        statement = query("default")
+        statement = lag_query("default")
         cursor.execute(f"EXPLAIN {statement.sql}", statement.params)
         plan = "\n".join(line for (line,) in cursor.fetchall())
 

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django.models import Rollup, Task
-from horsies_django.ops.metrics import names
+from horsies_django.ops.metrics import tasks as metrics_of_tasks
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -60,7 +60,7 @@ def test_each_filter_knows_the_names_of_the_roll_ups_with_their_attempts(staff):
 
 
 def test_names_of_rare_tasks_come_from_the_totals(staff, monkeypatch):
-    monkeypatch.setattr(names, "MAX_ROLLUPS", 5)
+    monkeypatch.setattr(metrics_of_tasks, "MAX_ROLLUPS", 5)
     often = [rollup(hours=hours, task="shop.often") for hours in range(1, 20)]
     Rollup.objects.bulk_create(
         [*often, rollup(hours=300, task="shop.rare"), rollup(hours=90_000, task="shop.rarest", span="T")]

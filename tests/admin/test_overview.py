@@ -162,7 +162,6 @@ def test_the_overview_shows_queues_failures_and_times(staff):
     assert "<script>alert" not in html
     assert "emails paused 1" in text
     assert "Paused queues with due tasks: emails." in text
-    assert "≈ 3.4 s / ≈ 3.4 s" in text
     assert "The reaper has not run recently" not in text
     assert f'href="/admin/horsies_django/errorgroup/{"a" * 12}/change/?period=24h"' in html
 
@@ -192,8 +191,7 @@ def test_a_chart_has_a_text_description_and_a_table(staff):
     html = page(staff("view_task"))
 
     assert re.search(
-        r'role="group" aria-label="Last hour, by minute: 1,204 completed, 3 failed, 10 retried. '
-        r'Peak at \d\d:\d\d: 1,207."',
+        r'role="group" aria-label="Attempts, last hour, by minute: 1,204 completed, 3 failed, 10 retried"',
         html,
     )
     assert re.search(r"\d\d:\d\d 1,204 3 0 ", text_of(html))
@@ -223,7 +221,7 @@ def test_the_overview_works_under_a_strict_content_security_policy(staff):
     assert "data-horsies-live-controls" in html
 
 
-def test_the_overview_takes_at_most_14_queries_with_many_rows(staff):
+def test_the_overview_takes_at_most_15_queries_with_many_rows(staff):
     latest = minute()
     for number in range(9):
         Queue.objects.create(name=f"q{number}")
@@ -236,7 +234,7 @@ def test_the_overview_takes_at_most_14_queries_with_many_rows(staff):
             fingerprint=fingerprint, error_code="X", first_seen_at=latest, last_seen_at=latest, last_attempt_id=1
         )
     Task.objects.bulk_create([Task(task_name="x", queue_name=f"q{number % 9}") for number in range(200)])
-    client = staff("view_task", "view_worker", "view_workflow", "view_queue")
+    client = staff("view_task", "view_worker", "view_workflow", "view_queue", "view_schedule")
 
     with CaptureQueriesContext(connection) as captured:
         page(client)
@@ -244,7 +242,7 @@ def test_the_overview_takes_at_most_14_queries_with_many_rows(staff):
     statements = [
         query["sql"] for query in captured if not query["sql"].startswith(("BEGIN", "COMMIT", "SAVE", "RELEASE"))
     ]
-    assert len(statements) <= 14, statements
+    assert len(statements) <= 15, statements
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "UTC"])
@@ -253,7 +251,7 @@ def test_chart_times_are_in_the_configured_time_zone(staff, settings, zone):
     rollup(datetime.now(UTC).replace(minute=0, second=0, microsecond=0))
 
     html = page(staff("view_task"), period="24h")
-    shown = re.search(r"Last 24 hours, by hour: 3 completed. Peak at \w+ \d\d:(\d\d)", html)
+    shown = re.search(r"<title>\w+ \d\d:(\d\d): 3 completed</title>", html)
 
     assert shown[1] == ("45" if zone == "Asia/Kathmandu" else "00")
 

@@ -1,4 +1,4 @@
-"""The overview's chart: its period, groups and filters in the URL, and the lists behind its bars."""
+"""The overview's chart: its period in the URL, and the lists behind its bars."""
 
 import html as entities
 import re
@@ -44,14 +44,15 @@ def legend(html):
 @pytest.mark.parametrize(
     ("period", "title", "buckets"),
     [
-        ("1h", "Last hour, by minute", 60),
-        ("24h", "Last 24 hours, by hour", 24),
-        ("7d", "Last 7 days, by 6 hours", 28),
-        ("nonsense", "Last hour, by minute", 60),
+        ("5m", "Attempts, last 5 minutes, by minute", 5),
+        ("1h", "Attempts, last hour, by minute", 60),
+        ("24h", "Attempts, last 24 hours, by hour", 24),
+        ("7d", "Attempts, last 7 days, by 6 hours", 28),
+        ("nonsense", "Attempts, last hour, by minute", 60),
     ],
 )
 def test_the_chart_has_a_choice_of_period(staff, period, title, buckets):
-    rollup(span="H" if period in ("24h", "7d") else "M", start=minute() if buckets == 60 else None)
+    rollup() if period in ("24h", "7d") else rollup(minute(), span="M")
 
     response = staff("view_task").get("/admin/horsies_django/overview/", {"period": period})
 
@@ -68,43 +69,6 @@ def test_six_hours_begin_at_the_readers_midnight(staff, settings):
 
     assert {start.hour for start in chart.starts} == {3, 9, 15, 21}
     assert chart.starts[-1] <= datetime.now(UTC) < chart.starts[-1] + timedelta(hours=6)
-
-
-def test_the_eight_largest_queues_have_a_series_and_the_rest_is_one_more(staff):
-    for number in range(10):
-        rollup(minute(), span="M", queue_name=f"q{number}", count=100 - 10 * number)
-    rollup(minute(2), span="M", queue_name="q9", count=4, outcome="FAILED")
-    rollup(minute(2), span="M", queue_name="", task_name="", count=1)
-
-    html = page(staff("view_task", "view_queue"), by="queue")
-
-    queues = [f"q{number} {100 - 10 * number} completed" for number in range(8)]
-    assert legend(html) == [*queues, "other 31 completed, 4 failed and retried"]
-    assert 'href="?queue=q0"' in figure(html)
-
-
-def test_the_chart_can_be_filtered_to_one_queue_and_one_task(staff):
-    for queue, task, count in (("a", "x", 1), ("a", "y", 2), ("b", "x", 4)):
-        rollup(minute(), span="M", queue_name=queue, task_name=task, count=count)
-    client = staff("view_task", "view_queue")
-
-    assert legend(page(client, queue="a"))[0] == "completed 3"
-    assert legend(page(client, task="x"))[0] == "completed 5"
-    assert legend(page(client, queue="a", by="task")) == ["y 2 completed", "x 1 completed"]
-    html = page(client, queue="a", task="x")
-    assert legend(html)[0] == "completed 1"
-    assert "Last hour, by minute · a · x" in html
-    assert 'href="?"' in html, "a link shows all again"
-
-
-def test_queues_of_the_chart_need_permission_to_view_queues(staff):
-    rollup(minute(), span="M", queue_name="secret")
-
-    html = page(staff("view_task"), by="queue", queue="other")
-
-    assert "secret" not in html
-    assert legend(html)[0] == "completed 3", "no filter applies"
-    assert "by=queue" not in html
 
 
 def test_a_bar_leads_to_the_tasks_that_it_counts(staff, drain):
@@ -131,23 +95,6 @@ def test_a_bar_leads_to_the_tasks_that_it_counts(staff, drain):
     earlier = re.sub(r"T\d\d(%3A)\d\d", r"T00\g<1>00", completed)
     assert names(client.get(earlier)) == {}
     assert "attempt ended: completed, " in strip_tags(client.get(completed).context_data["cl"].descriptions[-1])
-
-
-def test_a_bar_of_a_series_leads_to_its_tasks(staff, drain):
-    tasks.add.send(1)
-    tasks.on_emails.send()
-    drain()
-    TaskAttempt.objects.update(finished_at=NowPlus(-20))
-    Task.objects.update(completed_at=NowPlus(-20))
-    run_pass(task_backends["default"].config)
-    client = staff("view_task", "view_queue")
-
-    html = page(client, by="queue")
-
-    (url,) = re.findall(r'<a href="([^"]*queue_name=emails[^"]*)" tabindex="-1">', html)
-    assert names(client.get(entities.unescape(url))) == {"on_emails": 1}
-    (url,) = links(page(client, by="queue", queue="emails"), "completed")
-    assert names(client.get(url)) == {"on_emails": 1}
 
 
 @pytest.mark.parametrize(

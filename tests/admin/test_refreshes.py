@@ -20,7 +20,7 @@ from horsies_django.models import (
     Workflow,
     WorkflowTask,
 )
-from horsies_django.ops.metrics.rollup_lag import rollup_clock
+from horsies_django.ops.metrics.history import rollup_clock
 from horsies_django.testing import travel
 from tests.admin.client import log_in
 from tests.admin.factories import LATER, LONG_AGO

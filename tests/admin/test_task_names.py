@@ -11,11 +11,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Gather, RetryPolicy, Unique, task
-from horsies_django.admin.periods import CHART_PERIODS
 from horsies_django.core.histogram import bucket_of
 from horsies_django.models import ErrorGroup, Rollup, Schedule, Task
 from horsies_django.models.operator_actions import ENGINE_TASK_PREFIX
-from horsies_django.ops.metrics import task_history
+from horsies_django.ops.metrics import tasks as metrics_of_tasks
+from horsies_django.ops.metrics.history import PERIODS
 from horsies_django.ops.task_options import options_in_force
 from tests.admin.client import log_in
 from tests.jobs import tasks
@@ -206,7 +206,7 @@ def test_only_users_who_may_view_tasks_see_the_pages(client, url):
     assert log_in(client, "view_task").get(url).status_code == 200
 
 
-@pytest.mark.parametrize("period", CHART_PERIODS)
+@pytest.mark.parametrize("period", PERIODS)
 def test_the_number_of_statements_does_not_grow_with_the_history(admin_client, group, period):
     def statements():
         with CaptureQueriesContext(connection) as queries:
@@ -263,7 +263,7 @@ def test_the_page_of_a_name_has_the_p95_of_the_list(admin_client):
 
 
 def test_the_p95_in_the_list_of_names_is_of_the_newest_roll_ups(admin_client, monkeypatch):
-    monkeypatch.setattr(task_history, "MAX_HISTOGRAMS", 2)
+    monkeypatch.setattr(metrics_of_tasks, "MAX_HISTOGRAMS", 2)
     rollup(task_name="often", count=9, run_seconds=900.0, runs={"38": 9}, ago=3)
     for ago in (1, 2):
         rollup(task_name="often", count=1, run_seconds=1.0, runs={str(bucket_of(1)): 1}, ago=ago)
@@ -275,7 +275,7 @@ def test_the_p95_in_the_list_of_names_is_of_the_newest_roll_ups(admin_client, mo
 
 
 def test_the_list_of_names_is_bounded_and_by_p95_has_the_slowest(admin_client, monkeypatch):
-    monkeypatch.setattr(task_history, "MAX_NAMES", 2)
+    monkeypatch.setattr(metrics_of_tasks, "MAX_NAMES", 2)
     for name, seconds in {"slow": 100, "slower": 200, "quick": 1}.items():
         rollup(task_name=name, count=1, run_seconds=seconds, runs={str(bucket_of(seconds)): 1})
     rollup(task_name="often", count=1_000, run_seconds=1_000.0, runs={"20": 1_000})

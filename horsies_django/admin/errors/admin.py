@@ -15,13 +15,11 @@ from ...ops.metrics.errors import failing_places, failure_report
 from ..base import TaskViewerAdmin, queue_database
 from ..charts import CHART_CSS
 from ..copy_button import COPY_CSS, COPY_JS
-from ..counted_until import counted_until
 from ..links import Links
 from ..live import answer_unchanged
-from ..periods import TEXTS, chosen_period, period_tabs
+from ..periods import TEXTS, chosen_period, counted_until, period_tabs
 from .group_page import group_context
-from .links import ErrorUrls
-from .rows import error_rows, options
+from .rows import ErrorUrls, error_rows, options
 
 
 class ErrorGroupAdmin(TaskViewerAdmin):

@@ -1,36 +1,37 @@
-"""The page of one error group."""
+"""The page of one error group, with buttons for all of its tasks in one state.
+
+Each button leads to an action of their list, which counts them, asks, and acts; see :mod:`..actions.bulk_action`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from django.contrib.admin import AdminSite
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from ...models import Task, TaskAttempt, Worker
+from ...models.rollup import minute_of
 from ...ops.error_groups import last_failure, task_counts
 from ...ops.metrics import Count
-from ...ops.metrics.error_history import FailureRun, GroupHistory, group_history
-from ...ops.metrics.errors import group_places
-from ...ops.metrics.history import FAILED, RETRIED
-from ...ops.metrics.periods import PERIODS, Period
+from ...ops.metrics.errors import FailureRun, group_counts, group_places, latest_run
+from ...ops.metrics.history import FAILED, RETRIED, History, Period, attempt_history
 from ...ops.payload_view.excerpt import excerpt_of
-from ..charts import LABELS as OUTCOME_LABELS
-from ..charts import Chart, Panel, Series
-from ..counted_until import counted_until
-from ..formatting import format_time, text_block
+from ..actions.action_admin import ActionAdmin
+from ..charts import LABELS, Chart, Panel, Series
+from ..formatting import format_count, format_time, text_block
 from ..links import Links
-from ..periods import TEXTS, chosen_period, period_tabs
+from ..periods import TEXTS, chart_title, chosen_period, counted_until, minutes_ahead, period_tabs
 from ..times import relative_time
-from .group_actions import group_buttons
-from .links import ErrorUrls
-from .rows import ErrorName
+from .rows import ErrorName, ErrorUrls
 
 #: Characters of an error message.
 MAX_MESSAGE: Final = 2_000
@@ -49,6 +50,18 @@ _STATES: Final = (
 )
 
 
+#: For each button: the action, the state of its tasks, and its label with a placeholder for their number.
+_BUTTONS: Final[tuple[tuple[str, str, Callable[[int], str]], ...]] = (
+    ("retry", "failed", lambda count: ngettext("Retry %s failed task", "Retry %s failed tasks", count)),
+    ("run_now", "retrying", lambda count: ngettext("Run %s retrying task now", "Run %s retrying tasks now", count)),
+    ("cancel", "retrying", lambda count: ngettext("Cancel %s retrying task", "Cancel %s retrying tasks", count)),
+    ("delete", "failed", lambda count: ngettext("Delete %s failed task", "Delete %s failed tasks", count)),
+)
+
+#: Django asks for at least one selected row, even if the action is for all that match.
+_ANY_ROW: Final = str(UUID(int=0))
+
+
 @dataclass(frozen=True, slots=True)
 class StateCount:
     """How many of the group's tasks are in a state now, and the address of their list."""
@@ -58,6 +71,15 @@ class StateCount:
     hint: Any
     count: Count
     url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupButton:
+    """A button: the address to post to, and the hidden fields."""
+
+    label: str
+    url: str
+    fields: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +100,15 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
     """Return the context of the page. ``group`` was read with ``read_at``. Takes at most nine statements."""
     database, period = str(group._state.db), chosen_period(request)
     links, urls = Links(site, request), ErrorUrls(site)
-    history = group_history(database, group.pk, group.read_at)
+    history = attempt_history(database, minute_of(group.read_at), period, offset=minutes_ahead(), fingerprint=group.pk)
     counts = task_counts(database, group.pk)
     places = group_places(database, period, group.pk)
-    totals = {key: history.counts(each).total for key, each in PERIODS.items()}
     return {
         "title": str(group),
         **counted_until(database),
         "group": group,
         "error": ErrorName.of(group, group.pk),
-        "run": _run_text(history.latest_run(group), group),
+        "run": _run_text(latest_run(database, group, group.read_at), group),
         "first_seen": _seen(group.first_seen_at, group),
         "last_seen": _seen(group.last_seen_at, group),
         "states": [
@@ -95,10 +116,10 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
             for key, label, hint, query in _STATES
             if counts[key] or query is not None
         ],
-        "buttons": group_buttons(site, request, group.pk, counts),
-        "tabs": period_tabs(period, {}, totals),
+        "buttons": _buttons(site, request, urls, group.pk, counts),
+        "tabs": period_tabs(period),
         "period_words": TEXTS[period.key].words,
-        "counts": history.counts(period),
+        "counts": group_counts(database, period, group.pk),
         "chart": _chart(history, period),
         "tasks": _place_rows(places.tasks, "task_name", group.pk, urls, links.to_task_name),
         "queues": _place_rows(places.queues, "queue_name", group.pk, urls, str),
@@ -106,16 +127,29 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
     }
 
 
-def _chart(history: GroupHistory, period: Period) -> Chart:
-    texts = TEXTS[period.key]
-    title = _("Failed attempts, %(window)s, %(bars)s") % {"window": texts.words, "bars": texts.bars}
-    buckets = history.merged(period)
-    series = [
-        Series(outcome, OUTCOME_LABELS[outcome], [bucket.counts[outcome] for bucket in buckets])
-        for outcome in (FAILED, RETRIED)
+def _buttons(
+    site: AdminSite, request: HttpRequest, urls: ErrorUrls, fingerprint: str, counts: Mapping[str, Count]
+) -> list[GroupButton]:
+    """Return the actions that this user may use, for states with tasks."""
+    tasks: Any = site.get_model_admin(Task) if site.is_registered(Task) else None
+    if not isinstance(tasks, ActionAdmin) or not tasks.has_view_permission(request):
+        return []
+    allowed = {action.name for action in tasks.allowed_actions(request)}
+    return [
+        GroupButton(
+            label(count.number) % format_count(count),
+            url,
+            (("action", name), ("select_across", "1"), ("index", "0"), (ACTION_CHECKBOX_NAME, _ANY_ROW)),
+        )
+        for name, state, label in _BUTTONS
+        if name in allowed and (count := counts[state]) and (url := urls.tasks(fingerprint, state=state))
     ]
-    starts = [bucket.start for bucket in buckets]
-    return Chart("error", title, starts, period.bucket_length, [Panel("", series)], _("no failures counted."))
+
+
+def _chart(history: History, period: Period) -> Chart:
+    series = [Series(outcome, LABELS[outcome], history.values(outcome)) for outcome in (FAILED, RETRIED)]
+    title = chart_title(_("Failed attempts"), period)
+    return Chart("error", title, history.starts, history.length, [Panel("", series)], _("no failures counted."))
 
 
 def _place_rows(

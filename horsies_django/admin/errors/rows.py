@@ -1,4 +1,4 @@
-"""The rows of *What fails most*."""
+"""The rows of *What fails most*, and the links to the pages of errors and to their tasks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,60 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import urlencode
 
+from django.contrib.admin import AdminSite
+from django.contrib.admin.utils import quote
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from ...core.results import OperationalCode
 from ...models import ErrorGroup
 from ...ops.metrics.errors import FailingGroup, FailureCounts, FailureReport
-from ...ops.metrics.periods import Period
+from ...ops.metrics.history import Period
+from ..charts import small_bars
+from ..links import Links
+from ..periods import PARAMETER
 from ..times import relative_time
-from .links import ErrorUrls
-from .trend_bars import trend_bars
+
+#: The parameter of the task list that filters by error group.
+FINGERPRINT: Final = "fingerprint"
+
+
+def same_error_link(fingerprint: str | None, links: Links) -> SafeString | str:
+    """Return a link to the page of an error group: all tasks with this error. Empty without a group."""
+    if not fingerprint or not links.can_view(ErrorGroup):
+        return ""
+    link = links.to(ErrorGroup, fingerprint, _("All tasks with this error"))
+    return format_html('<span class="horsies-same-error">{}</span>', link)
+
+
+class ErrorUrls:
+    """The addresses of the pages of errors and of the task list on one site; None where the site lacks the page."""
+
+    def __init__(self, site: AdminSite) -> None:
+        self._site = site
+
+    def errors(self, period: str, **query: str) -> str | None:
+        """Return the address of the list of errors."""
+        return self._reverse("errorgroup_changelist", {**query, PARAMETER: period})
+
+    def group(self, fingerprint: str, period: str) -> str | None:
+        """Return the address of a group's page."""
+        return self._reverse("errorgroup_change", {PARAMETER: period}, quote(fingerprint))
+
+    def tasks(self, fingerprint: str, **query: str) -> str | None:
+        """Return the address of the list of a group's tasks, with the internal steps of workflows."""
+        return self._reverse("task_changelist", {FINGERPRINT: fingerprint, **query, "kind": "all"})
+
+    def _reverse(self, name: str, query: dict[str, str], *args: Any) -> str | None:
+        try:
+            address = reverse(f"{self._site.name}:horsies_django_{name}", args=args)
+        except NoReverseMatch:
+            return None
+        return f"{address}?{urlencode(query)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +127,7 @@ def _row(failing: FailingGroup, now: datetime | None, period: Period, urls: Erro
         _names(failing.places.queues, "queue", period, urls),
         relative_time(group.first_seen_at, now) if group and now else "-",
         relative_time(group.last_seen_at, now) if group and now else "-",
-        trend_bars(failing.series),
+        small_bars(failing.series, "failed"),
     )
 
 

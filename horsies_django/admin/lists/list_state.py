@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from ...ops.keyset import scopes
 from ...ops.keyset.scopes import IndexRange
 from ...ops.metrics import Count
-from ..formatting import EXACTNESS_NOTES
+from ..formatting import exactness_note
 from .choice_filters import ChoiceFilter
 
 #: The query parameter of the order.
@@ -61,7 +61,7 @@ class StateTab:
     @property
     def exactness_note(self) -> Any:
         """A note on how exact the number is."""
-        return EXACTNESS_NOTES[self.count.exactness] if self.count is not None else ""
+        return exactness_note(self.count) if self.count is not None else ""
 
 
 def state_tabs(changelist: Any, state_filter: ChoiceFilter, counts: Mapping[str, Count]) -> Iterator[StateTab]:

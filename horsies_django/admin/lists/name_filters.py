@@ -27,7 +27,7 @@ from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.inspector.criteria import in_queue, of_task
 from ...ops.keyset import scopes
 from ...ops.keyset.criteria import Criteria
-from ...ops.metrics.names import KnownNames, known_names
+from ...ops.metrics.tasks import KnownNames, known_names
 from ..base import queue_database
 from .choice_filters import FoldedFilter, form_of
 

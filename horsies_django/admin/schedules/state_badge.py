@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ...core.schedule_enums import DisabledBy
-from ...ops.metrics.schedules import LATE_AFTER
+from ...ops.metrics.snapshot import LATE_AFTER
 
 #: Labels by reason for being disabled.
 DISABLED: Final = {

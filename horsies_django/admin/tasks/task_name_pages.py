@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
@@ -14,25 +13,21 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from ...core.histogram import percentile
 from ...core.registry import registry
 from ...db.clock import database_now
 from ...models import ErrorGroup, RunningNow, Schedule, Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset.scan import KeysetScan
-from ...ops.metrics.history import COMPLETED, OUTCOMES, attempt_history, duration_history
-from ...ops.metrics.periods import DAY, Period
-from ...ops.metrics.rollup_lag import rollup_clock
-from ...ops.metrics.task_history import MAX_NAMES, NAME_ORDERS, busiest_names, errors_of
+from ...ops.metrics.history import COMPLETED, DAY, Period, attempt_history, rollup_clock
+from ...ops.metrics.tasks import MAX_NAMES, NAME_ORDERS, busiest_names, errors_of
 from ...ops.payload_view.contents import PARTS
 from ...ops.running import count_held
 from ...ops.task_options import options_in_force
 from ..base import queue_database
-from ..charts import CHART_CSS, attempt_urls, duration_chart, outcome_chart
-from ..counted_until import describe_lag
+from ..charts import CHART_CSS, attempt_urls, outcome_chart, time_chart
 from ..links import Links
 from ..lists.cells import short
-from ..periods import CHART_PERIODS, TEXTS, chosen_period
+from ..periods import chart_title, chosen_period, describe_lag, minutes_ahead, period_tabs
 from ..schedules.columns import format_moment
 from ..schedules.state_badge import state_badge
 from ..schedules.timing_text import describe_timing
@@ -67,7 +62,7 @@ class TaskNamePages(TaskColumns, TaskFields):
         chosen = request.GET.get("sort", "")
         order = chosen if chosen in NAME_ORDERS else NAME_ORDERS[-1]
         clock = rollup_clock(database)
-        counts = busiest_names(database, clock.minute, order)
+        counts = busiest_names(database, order)
         labels = (_("attempts"), _("failed or retried"), _("run time (p95)"), _("total run time"))
         idle = sorted(
             name
@@ -99,7 +94,7 @@ class TaskNamePages(TaskColumns, TaskFields):
             "running": count_held(self._database(), {"task_name": task_name}).statuses.total(),
             "running_url": links.list_url(RunningNow, task_name=task_name),
             "errors_url": links.list_url(ErrorGroup, task=task_name),
-            **self._figures(task_name, chosen_period(request, CHART_PERIODS, DAY), links),
+            **self._figures(task_name, chosen_period(request, DAY), links),
             "runs": self._last_runs(request, task_name, links),
             "options": options_in_force(task_name),
             "schedules": self._schedules(task_name, links),
@@ -110,31 +105,29 @@ class TaskNamePages(TaskColumns, TaskFields):
         """Return the numbers, charts and errors of a period."""
         database = self._database()
         clock = rollup_clock(database)
-        attempts = attempt_history(database, clock.minute, period, task_name=task_name)
-        durations = duration_history(database, clock.minute, period, task_name=task_name)
-        counts = {outcome: sum(attempts.values(outcome)) for outcome in OUTCOMES}
-        total = sum(counts.values())
-        percentiles = {
-            f"{which}_p{percent}": percentile(sum(durations.histograms[which], Counter()), percent / 100)
-            for which in ("waits", "runs")
-            for percent in (50, 95)
-        }
-        title = TEXTS[period.key].title
-        urls = attempt_urls(self._url("changelist"), attempts, task_name=task_name)
+        history = attempt_history(
+            database, clock.minute, period, "waits", "runs", offset=minutes_ahead(), task_name=task_name
+        )
+        total = history.totals.total()
+        urls = attempt_urls(self._url("changelist"), history, task_name=task_name)
         return {
             "counted_until": describe_lag(clock.lag, clock.second),
-            "periods": [(key, TEXTS[key].label, key == period.key) for key in CHART_PERIODS],
+            "tabs": period_tabs(period),
             "attempts": total,
             "per_minute": total / (period.seconds / 60),
-            "failed_percent": 100 * (total - counts[COMPLETED]) / total if total else 0,
-            **percentiles,
+            "failed_percent": 100 * (total - history.totals[COMPLETED]) / total if total else 0,
+            **{
+                f"{which}_p{percent}": history.percentile(which, percent / 100)
+                for which in ("waits", "runs")
+                for percent in (50, 95)
+            },
             "charts": [
-                outcome_chart("attempts", _("Attempts: %(period)s") % {"period": title}, attempts, urls),
-                duration_chart("times", _("Times: %(period)s") % {"period": title}, durations),
+                outcome_chart("attempts", chart_title(_("Attempts"), period), history, urls),
+                time_chart("times", chart_title(_("Times"), period), history),
             ],
             "errors": [
                 (error, links.to(ErrorGroup, error.group.pk, str(error.group)) if error.group else error.error_code)
-                for error in errors_of(database, task_name, period, attempts.starts[0])
+                for error in errors_of(database, task_name, period)
             ],
         }
 

@@ -30,7 +30,7 @@ from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, error_data, with_payload_texts
 from ..ages import counted
 from ..copy_button import COPY_CSS, COPY_JS
-from ..errors.links import same_error_link
+from ..errors.rows import same_error_link
 from ..formatting import format_time, masked_json, text_block
 from ..links import Links
 from ..times import relative_time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
@@ -18,23 +19,28 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.numbers import fill_numbers, format_number
+from ...core.numbers import fill_numbers, format_lower_bound, format_number
 from ...core.operations import acting_as
+from ...core.options import Options
 from ...core.queue_policy import COLUMNS, QueuePolicy
 from ...models import Queue, RunningNow, Task
+from ...models.depths import Depth
 from ...models.queue import QueueQuerySet
-from ...ops.metrics.latency import LatencyWarning, latency_warning
+from ...ops.metrics import MetricsSnapshot, collect
+from ...ops.metrics.history import FAILED
+from ...ops.metrics.snapshot import MAX_QUEUES, QueueMetrics
 from ...ops.queue_status import queue_options
 from ..actions.admin_action import AdminAction
-from ..base import is_read_only, queue_database
+from ..ages import age_at
+from ..base import first_backend, is_read_only, queue_database
 from ..change_message import describe_changes
 from ..charts import CHART_CSS
-from ..counted_until import counted_until
 from ..form_fields import JSON_BOX, JSONPayloadField
-from ..latency import latency_cell, latency_of_queue
+from ..formatting import format_count
+from ..latency import latency_cell, latency_charts
 from ..links import Links
 from ..live_columns import LiveAdmin, live_column
-from .load import QueueLoad, attach_loads, known_queues, queue_loads, unsaved_queue
+from ..periods import counted_until, describe_lag
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Queue]
@@ -68,12 +74,94 @@ class QueueList(ChangeList):
     """Lists all known queues on one page."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Add the queues without a row, and the load of each."""
+        """Add the queues without a row, and the metrics of each."""
         super().get_results(request)
-        known = known_queues(self.queryset, queue_database())
-        self.result_list = known
-        self.result_count = self.full_result_count = len(known)
+        snapshot, rows = collect(_options()), {queue.name: queue for queue in self.queryset[:MAX_QUEUES]}
+        self.result_list = [
+            _with_metrics(rows.get(metrics.name) or unsaved_queue(metrics.name), metrics, snapshot)
+            for metrics in snapshot.queues
+        ]
+        self.is_more = snapshot.is_more_queues
+        self.result_count = self.full_result_count = len(self.result_list)
         self.multi_page = self.can_show_all = False
+
+
+def unsaved_queue(name: str) -> Queue:
+    """Return a Queue that is not in the table."""
+    queue = Queue(name=name)
+    queue.pk = f"~{name}"  # a placeholder until the row is made
+    return queue
+
+
+def _options() -> Options:
+    backend = first_backend()
+    return backend.parsed.options if backend else Options()
+
+
+def _with_metrics(queue: Any, metrics: QueueMetrics, snapshot: MetricsSnapshot) -> Any:
+    """Add the metrics of a queue, the number of workers that serve it, and the database's clock."""
+    queue.metrics, queue.second = metrics, snapshot.second
+    queue.workers = sum(worker.may_claim and worker.serves(queue.name) for worker in snapshot.workers)
+    return queue
+
+
+def queue_state(queue: Queue) -> SafeString:
+    """Return whether the queue is paused, as a label."""
+    if queue.paused:
+        return format_html('<span class="horsies-paused">{}</span>', _("paused"))
+    return format_html('<span class="horsies-alive">{}</span>', _("active"))
+
+
+def _due(queue: Any) -> str:
+    return format_lower_bound(queue.metrics.depth.due, queue.metrics.depth.is_more)
+
+
+def _latency(queue: Any) -> SafeString | str:
+    """Return the age of the oldest due task, marked if it exceeds the threshold of the settings."""
+    return latency_cell(age_at(queue.metrics.depth.waits, queue.second, "full"), queue.metrics.latency_warning)
+
+
+def _blocked(queue: Any) -> SafeString | str:
+    """Return the number of blocked tasks, and how long the oldest has waited for its limit."""
+    depth: Depth = queue.metrics.depth
+    number = format_lower_bound(depth.blocked, depth.is_more_blocked)
+    if depth.blocked_waits is None:
+        return number
+    return format_html("{} ({})", number, age_at(depth.blocked_waits, queue.second, "full"))
+
+
+def _held(queue: Any) -> str:
+    return format_number(queue.metrics.status.held)
+
+
+def _scheduled(queue: Any) -> str:
+    return format_count(queue.metrics.counts["scheduled"])
+
+
+def _hour(queue: Any) -> str:
+    """Return how many attempts ended in the last hour, and how many of them failed for good."""
+    counts = queue.metrics.throughput.counts
+    ended, failed = counts.total(), counts[FAILED]
+    if not failed:
+        return format_number(ended)
+    words = ngettext("%(ended)d, %(failed)d failed", "%(ended)d, %(failed)d failed", failed)
+    return fill_numbers(words, {"ended": ended, "failed": failed})
+
+
+def _rules(queue: Any) -> str:
+    """Return its limits and other settings in words, with the used part of its limits."""
+    return "; ".join(queue.metrics.status.descriptions) or "-"
+
+
+def _live(name: str, title: Any, shown: Callable[[Any], SafeString | str]) -> Any:
+    """Return a column that refreshes."""
+
+    @admin.display(description=title)
+    def column(_admin: Any, queue: Any) -> SafeString | str:
+        return shown(queue)
+
+    column.__name__ = name
+    return live_column(column)
 
 
 class QueueForm(AnyModelForm):
@@ -224,90 +312,43 @@ class QueueAdmin(LiveAdmin):
         """Add the load, and show one save button only."""
         context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         if (queue := kwargs.get("obj")) is not None:
-            database = queue_database()
-            attach_loads([queue], queue_loads(database, queue.name), database)
-            waits, status = queue.load.depth.waits, queue.load.status
-            warning, charts = latency_of_queue(database, queue.name, waits, status.latency_warning)
-            context = context | {"summary": self._summary(request, queue, warning), **charts}
+            options = _options()
+            snapshot = collect(options, with_trends=True, also=queue.name)
+            metrics = next(metrics for metrics in snapshot.queues if metrics.name == queue.name)
+            _with_metrics(queue, metrics, snapshot)
+            threshold = metrics.status.latency_warning
+            limit, minute = threshold.total_seconds() if threshold else None, int(snapshot.second // 60)
+            context = context | {
+                "summary": self._summary(request, queue),
+                "charts": latency_charts(options.database, queue.name, minute, limit),
+                "counted_until": describe_lag(snapshot.rollup_lag, snapshot.second),
+            }
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _summary(self, request: HttpRequest, queue: Any, warning: LatencyWarning | None) -> list[tuple[Any, Any]]:
-        load, links = queue.load, Links(self.admin_site, request)
+    def _summary(self, request: HttpRequest, queue: Any) -> list[tuple[Any, Any]]:
+        links = Links(self.admin_site, request)
+        workers = ngettext("%d worker", "%d workers", queue.workers)
         return [
             (_("state"), queue_state(queue)),
-            (_("limits"), self.shown_rules(queue)),
-            (_("due"), _tasks_of(links, queue, "due", load.shown_due)),
-            (_("latency"), latency_cell(load.shown_latency, warning)),
-            (_("blocked"), _tasks_of(links, queue, "blocked", load.shown_blocked)),
-            (_("in progress"), links.to_list(RunningNow, format_number(load.held), queue_name=queue.name)),
-            (_("scheduled"), _tasks_of(links, queue, "scheduled", load.shown_scheduled)),
-            (_("finished in the last hour"), load.shown_hour),
-            (_("served by"), self._workers_of(load.workers)),
+            (_("limits"), _rules(queue)),
+            (_("due"), _tasks_of(links, queue, "due", _due(queue))),
+            (_("latency"), _latency(queue)),
+            (_("blocked"), _tasks_of(links, queue, "blocked", _blocked(queue))),
+            (_("in progress"), links.to_list(RunningNow, _held(queue), queue_name=queue.name)),
+            (_("scheduled"), _tasks_of(links, queue, "scheduled", _scheduled(queue))),
+            (_("finished in the last hour"), _hour(queue)),
+            (_("served by"), fill_numbers(workers, queue.workers) if queue.workers else gettext("no worker")),
         ]
 
-    def _workers_of(self, workers: tuple[str, ...]) -> str:
-        count = len(workers)
-        return fill_numbers(ngettext("%d worker", "%d workers", count), count) if count else gettext("no worker")
-
-    # Columns.
-
-    @live_column
-    @admin.display(description=_("state"))
-    def shown_state(self, queue: Queue) -> SafeString:
-        """Whether it is paused."""
-        return queue_state(queue)
-
-    @live_column
-    @admin.display(description=_("due"))
-    def shown_due(self, queue: Any) -> str:
-        """The number of tasks that could be claimed now."""
-        return str(queue.load.shown_due)
-
-    @live_column
-    @admin.display(description=_("latency"))
-    def shown_oldest(self, queue: Any) -> SafeString | str:
-        """The age of the oldest of them, marked if it exceeds the threshold of the settings."""
-        load: QueueLoad = queue.load
-        threshold = load.status.latency_warning if load.status else None
-        warning = latency_warning(queue.name, load.depth.waits, threshold)
-        return latency_cell(load.shown_latency, warning)
-
-    @live_column
-    @admin.display(description=_("blocked"))
-    def shown_blocked(self, queue: Any) -> SafeString | str:
-        """The number of tasks that wait for their limit or for a paused workflow, and the age of the oldest."""
-        load: QueueLoad = queue.load
-        return load.shown_blocked
-
-    @live_column
-    @admin.display(description=_("in progress"))
-    def shown_held(self, queue: Any) -> str:
-        """The number of its tasks that workers hold."""
-        return format_number(queue.load.held)
-
-    @live_column
-    @admin.display(description=_("scheduled"))
-    def shown_scheduled(self, queue: Any) -> str:
-        """The number of scheduled tasks."""
-        return str(queue.load.shown_scheduled)
-
-    @live_column
-    @admin.display(description=_("last hour"))
-    def shown_hour(self, queue: Any) -> str:
-        """The attempts that ended in the last hour."""
-        return str(queue.load.shown_hour)
-
-    @live_column
-    @admin.display(description=_("workers"))
-    def shown_workers(self, queue: Any) -> str:
-        """The number of workers that serve it."""
-        return format_number(len(queue.load.workers))
-
-    @live_column
-    @admin.display(description=_("limits"))
-    def shown_rules(self, queue: Any) -> str:
-        """Its limits and other settings in words, with the used part of its limits."""
-        return "; ".join(queue.load.status.descriptions) or "-"
+    shown_state = _live("shown_state", _("state"), lambda queue: queue_state(queue))
+    shown_due = _live("shown_due", _("due"), _due)
+    shown_oldest = _live("shown_oldest", _("latency"), _latency)
+    shown_blocked = _live("shown_blocked", _("blocked"), _blocked)
+    shown_held = _live("shown_held", _("in progress"), _held)
+    shown_scheduled = _live("shown_scheduled", _("scheduled"), _scheduled)
+    shown_hour = _live("shown_hour", _("last hour"), _hour)
+    shown_workers = _live("shown_workers", _("workers"), lambda queue: format_number(queue.workers))
+    shown_rules = _live("shown_rules", _("limits"), _rules)
 
 
 def _tasks_of(links: Links, queue: Queue, state: str, words: SafeString | str) -> SafeString | str:
@@ -344,10 +385,3 @@ def _default_values(queue: str) -> dict[str, str]:
 def _is_name(text: str) -> bool:
     """Return whether the text is a valid queue name."""
     return 0 < len(text) <= NAME_LENGTH and "\0" not in text
-
-
-def queue_state(queue: Queue) -> SafeString:
-    """Return whether the queue is paused, as a label."""
-    if queue.paused:
-        return format_html('<span class="horsies-paused">{}</span>', _("paused"))
-    return format_html('<span class="horsies-alive">{}</span>', _("active"))

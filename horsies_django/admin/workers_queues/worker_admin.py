@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.urls import NoReverseMatch, reverse
@@ -17,6 +21,8 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.numbers import fill_numbers
+from ...core.status import TaskStatus
+from ...db.expressions import SecondsUntil
 from ...db.fields import strings_in
 from ...models import RunningNow, Task, Worker
 from ...models.worker import WorkerQuerySet
@@ -26,7 +32,6 @@ from ..base import queue_database
 from ..formatting import time_column
 from ..links import Links, can_view
 from ..live_columns import LiveAdmin, live_column
-from .load import MAX_NAMED, HeldTask, WorkerLoad, worker_loads
 from .state_text import STATE_TIMES, format_load, is_responding, worker_state
 
 STOP: Final = AdminAction(
@@ -71,6 +76,64 @@ RESUME: Final = AdminAction(
     logged_columns=("quiet_since",),
     permission="quiet",
 )
+
+
+#: Maximum number of a worker's tasks named in the list.
+MAX_NAMED: Final = 3
+
+#: Maximum number of held tasks named on a page.
+MAX_HELD: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A task that a worker holds."""
+
+    task_id: Any
+    task_name: str
+    is_running: bool
+    started_at: datetime | None
+    seconds: float | None
+
+    @property
+    def shown_age(self) -> SafeString | str:
+        """How long it has run; a dash if it has not started."""
+        if self.started_at is None or self.seconds is None:
+            return "-"
+        return age(self.seconds, self.started_at, "full")
+
+
+@dataclass(slots=True)
+class WorkerLoad:
+    """What a worker holds: numbers by kind and, if requested, its oldest tasks."""
+
+    sync: int = 0
+    coroutines: int = 0
+    held_tasks: list[HeldTask] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """The number of held tasks."""
+        return self.sync + self.coroutines
+
+
+def worker_loads(worker_ids: Collection[str], database: str | None, *, named: bool) -> dict[str, WorkerLoad]:
+    """Return what each worker holds, by the index of held rows. Takes two statements, one without names."""
+    found: dict[str, WorkerLoad] = defaultdict(WorkerLoad)
+    held = Task.objects.using(database).active().filter(claimed_by_worker_id__in=worker_ids).order_by()
+    for worker_id, is_async, count in held.values_list("claimed_by_worker_id", "is_async").annotate(Count("pk")):
+        if is_async:
+            found[worker_id].coroutines += count
+        else:
+            found[worker_id].sync += count
+    if not named:
+        return found
+    columns = ("claimed_by_worker_id", "pk", "task_name", "status", "started_at", SecondsUntil("started_at"))
+    oldest = held.order_by("claimed_at")[:MAX_HELD]
+    for worker_id, key, name, status, started_at, seconds in oldest.values_list(*columns):
+        running_for = None if seconds is None else -seconds
+        found[worker_id].held_tasks.append(HeldTask(key, name, status == TaskStatus.RUNNING, started_at, running_for))
+    return found
 
 
 class WorkerList(ChangeList):

@@ -133,7 +133,7 @@ _QUEUE_GAUGES: Final[Sequence[tuple[str, str, _Value, _Combine]]] = (
     (
         "ready",
         "Tasks that are due and wait for a worker; a lower bound if there are very many.",
-        lambda q: q.due.number,
+        lambda q: q.due,
         sum,
     ),
     (
@@ -160,10 +160,10 @@ _QUEUE_GAUGES: Final[Sequence[tuple[str, str, _Value, _Combine]]] = (
         lambda q: q.status.latency_warning.total_seconds() if q.status.latency_warning else None,
         max,
     ),
-    ("running", "Tasks that a worker holds, claimed or running.", lambda q: q.held, sum),
+    ("running", "Tasks that a worker holds, claimed or running.", lambda q: q.status.held, sum),
     ("scheduled", "Tasks that are due later.", lambda q: q.counts["scheduled"].number, sum),
     ("retrying", "Tasks that wait for a retry.", lambda q: q.counts["retrying"].number, sum),
-    ("paused", "Whether the queue is paused; of several queues, how many are.", lambda q: q.is_paused, sum),
+    ("paused", "Whether the queue is paused; of several queues, how many are.", lambda q: q.status.is_paused, sum),
 )
 
 

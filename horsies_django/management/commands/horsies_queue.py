@@ -12,7 +12,6 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.core.backends import ConfiguredBackend, horsies_backend
-from horsies_django.core.compat import DEFAULT_TASK_QUEUE_NAME
 from horsies_django.core.durations import format_brief
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
@@ -23,12 +22,12 @@ from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks.enqueue import parse_retention
 from horsies_django.management.text_table import number_text, table
-from horsies_django.models import Queue, Task
+from horsies_django.models import Queue
 from horsies_django.models.check_migrated import check_tables
-from horsies_django.models.depths import Depth, depths
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.ops.inspector import QueueNotEmpty, delete_queue
-from horsies_django.ops.queue_status import QueueStatus, queue_statuses
+from horsies_django.ops.metrics import collect
+from horsies_django.ops.metrics.snapshot import QueueMetrics
 
 COMMAND: Final = "horsies_queue"
 
@@ -145,26 +144,25 @@ class Command(QueueCommand):
                 self.stdout.write(one_line(f"The queue {name} is in QUEUES, so tasks may still be sent to it."))
 
     def _list(self, backend: ConfiguredBackend, *, is_json: bool) -> None:
-        database, configured = backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME}
-        due = depths(Task.objects.using(database), also=sorted(configured))
-        known = [(queue, due.of(queue.name)) for queue in queue_statuses(database, {*configured, *due})]
+        queues = collect(backend.config).queues
         if is_json:
-            self.stdout.write(json.dumps({"queues": [queue.as_json() | of.as_json() for queue, of in known]}, indent=2))
+            found = [queue.status.as_json() | queue.depth.as_json() for queue in queues]
+            self.stdout.write(json.dumps({"queues": found}, indent=2))
             return
         columns = ("queue", "due", "latency", "blocked", "oldest blocked", "")
-        for line in table(columns, [_row(queue, of) for queue, of in known], 1):
+        for line in table(columns, [_row(queue) for queue in queues], 1):
             self.stdout.write(line)
 
 
-def _row(queue: QueueStatus, depth: Depth) -> tuple[str, ...]:
-    status = [*(["paused"] if queue.is_paused else []), *queue.descriptions] or ["active"]
+def _row(queue: QueueMetrics) -> tuple[str, ...]:
+    depth, status = queue.depth, queue.status
     return (
         queue.name,
         number_text(depth.due, depth.is_more),
         format_brief(depth.waits),
         number_text(depth.blocked, depth.is_more_blocked),
         format_brief(depth.blocked_waits),
-        "; ".join(status),
+        "; ".join([*(["paused"] if status.is_paused else []), *status.descriptions] or ["active"]),
     )
 
 

@@ -21,9 +21,9 @@ from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import number_text, table
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
-from horsies_django.ops.metrics import Count, Exactness, MetricsSnapshot, collect
+from horsies_django.ops.metrics import Count, MetricsSnapshot, collect
+from horsies_django.ops.metrics.history import max_lag
 from horsies_django.ops.metrics.latency import LatencyWarning
-from horsies_django.ops.metrics.rollup_lag import max_lag
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import WorkerStatus
 
@@ -54,7 +54,7 @@ class Command(QueueCommand):
     help = (
         "Print a status report: tasks by state, the due tasks and the latency of each queue, workers and their load, "
         "workflows in progress, and the reaper's last pass. The latency is how long the oldest due task has waited. "
-        "The admin's overview shows the same. Large numbers are estimates (≈) or lower bounds (+). The command only "
+        "The admin's overview shows the same. Large numbers are lower bounds (+). The command only "
         "reads, and is fast with millions of tasks. --backend also reads HORSIES_STATUS_BACKEND; the flag takes "
         "precedence. Exit status: 0 printed, whatever the state; 1 a --check has failed, or the database or its tables "
         "are unavailable; 2 wrong usage."
@@ -112,10 +112,6 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
     yield from table(("state", "tasks"), states, 1)
     yield ""
     yield from table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
-    yield ""
-    if names := list(next((queue.counts for queue in snapshot.queues), ())):
-        rows = [(queue.name, *(_number(queue.counts[name]) for name in names)) for queue in snapshot.queues]
-        yield from table(("queue", *names), rows, 1)
     if snapshot.is_more_queues:
         yield "There are more queues: listed are those of the settings, those that have a row, and the first others."
     yield ""
@@ -145,8 +141,7 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
 
 
 def _number(count: Count) -> str:
-    mark = "≈ " if count.exactness is Exactness.ESTIMATE else ""
-    return mark + number_text(count.number, count.exactness is Exactness.AT_LEAST)
+    return number_text(count.number, count.is_more)
 
 
 def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
@@ -157,7 +152,7 @@ def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
         format_brief(queue.depth.waits),
         number_text(queue.depth.blocked, queue.depth.is_more_blocked),
         format_brief(queue.depth.blocked_waits),
-        str(queue.held),
+        str(queue.status.held),
         number_text(throughput.counts["completed"]),
         number_text(throughput.counts["failed"]),
         format_about(throughput.wait_p95),
@@ -167,7 +162,7 @@ def _queue_row(queue: QueueMetrics) -> tuple[str, ...]:
 
 
 def _marks(queue: QueueMetrics) -> Iterable[str]:
-    if queue.is_paused:
+    if queue.status.is_paused:
         yield "paused"
     if queue.latency_warning:
         yield "late"

@@ -1,22 +1,21 @@
-"""What fails most: failed attempts by error group within a period, from the reaper's roll-ups."""
+"""What fails most: failed attempts by error group within a period, and since when a group has been failing."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import OuterRef, Q, Subquery, Sum
+from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum
 
 from ...core.registry import registry
 from ...core.status import AttemptOutcome
-from ...db.expressions import NowPlus
 from ...db.now import Now
 from ...models import ErrorGroup, Rollup
-from ...models.rollup import minute_of
-from .periods import Period
+from ...models.rollup import RollupSpan, minute_of
+from .history import FAILED, RETRIED, WEEK, Period, count_by_outcome, rollups_in
 
 #: Maximum error groups in a report; the others are counted in one number.
 MAX_GROUPS: Final = 50
@@ -24,13 +23,16 @@ MAX_GROUPS: Final = 50
 #: Maximum pairs of task and queue that are read, for the groups of a report together.
 MAX_PLACES: Final = 1_000
 
+#: A run of failures ends before a pause of this many whole hours.
+PAUSE_HOURS: Final = 2
+
 #: The columns of a group that a report reads.
 _GROUP_COLUMNS: Final = ("exception_class", "error_code", "location", "first_seen_at", "last_seen_at")
 
 _FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FailureCounts:
     """Failed attempts: those that were retried, and those after which the task had failed."""
 
@@ -42,10 +44,9 @@ class FailureCounts:
         """All failed attempts."""
         return self.retried + self.failed
 
-    def add(self, other: FailureCounts) -> None:
-        """Add other attempts."""
-        self.retried += other.retried
-        self.failed += other.failed
+    def __add__(self, other: FailureCounts) -> FailureCounts:
+        """Return the sum."""
+        return FailureCounts(self.retried + other.retried, self.failed + other.failed)
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class FailingGroup:
     Attributes:
         group: Its row without the last attempt; None if it has been deleted.
         places: Its tasks and queues, if they were read.
-        series: Its failed attempts by minute or hour of the period, the oldest first, if they were read.
+        series: Its failed attempts in each bucket of the period, the oldest first, if they were read.
     """
 
     fingerprint: str
@@ -99,16 +100,27 @@ class FailureReport:
     now: datetime | None = None
 
 
-def failures_in(database: str, period: Period, *, task: str = "", queue: str = "") -> Any:
+@dataclass(frozen=True, slots=True)
+class FailureRun:
+    """The latest run of failures: failures without a pause of ``PAUSE_HOURS`` whole hours.
+
+    Attributes:
+        since: When it began: the minute or, longer than three hours ago, the hour.
+        is_to_the_hour: Whether only the hour is known.
+        is_longer: Whether it began before the longest period.
+    """
+
+    since: datetime
+    is_to_the_hour: bool = False
+    is_longer: bool = False
+
+
+def failures_in(database: str, period: Period, *, task: str = "", queue: str = "") -> QuerySet[Rollup, Any]:
     """Return the roll-ups of failed attempts in the period, of one task or queue if given. An index covers them."""
-    rows = Rollup.objects.using(database).filter(
-        span=period.span, start__gt=NowPlus(-period.seconds), start__lte=Now(), outcome__in=_FAILURES
-    )
+    rows = rollups_in(database, period.span, period.number, outcome__in=_FAILURES)
     if task:
         rows = rows.filter(task_name__in=registry.names_of(task))
-    if queue:
-        rows = rows.filter(queue_name=queue)
-    return rows.order_by()
+    return rows.filter(queue_name=queue) if queue else rows
 
 
 def failure_report(
@@ -125,44 +137,34 @@ def failure_report(
     There are at most as many groups as the reaper stores, so they are added up here.
     """
     rows = failures_in(database, period, task=task, queue=queue)
-    report = FailureReport()
-    found = [_failing(*row) for row in _sums(rows)]
-    for failing, _ in found:
-        report.total.add(failing.counts)
-    grouped = sorted(
-        (failing for failing, _ in found if failing.fingerprint),
-        key=lambda failing: (-failing.counts.total, failing.fingerprint),
-    )
-    report.ungrouped = next((failing.counts for failing, _ in found if not failing.fingerprint), FailureCounts())
+    report, grouped = FailureReport(), []
+    for fingerprint, total, retried, now, *columns in _sums(rows):
+        counts = FailureCounts(retried, total - retried)
+        report.now, report.total = now, report.total + counts
+        if not fingerprint:
+            report.ungrouped = counts
+            continue
+        values = dict(zip(_GROUP_COLUMNS, columns, strict=True))
+        group = None if values["error_code"] is None else ErrorGroup(fingerprint=fingerprint, **values)
+        grouped.append(FailingGroup(fingerprint, counts, group))
+    grouped.sort(key=lambda failing: (-failing.counts.total, failing.fingerprint))
     report.groups, others = grouped[:limit], grouped[limit:]
     report.other_groups = len(others)
-    for failing in others:
-        report.others.add(failing.counts)
-    report.now = next((now for _, now in found), None)
+    report.others = sum((failing.counts for failing in others), start=FailureCounts())
     if with_details and report.now is not None:
-        keys = [failing.fingerprint for failing in report.groups]
-        _add_details(report.groups, rows.filter(fingerprint__in=keys), period.starts(minute_of(report.now)))
+        of_groups = rows.filter(fingerprint__in=[failing.fingerprint for failing in report.groups])
+        _add_details(report.groups, of_groups, period, period.starts(minute_of(report.now)))
     return report
 
 
-def _sums(rows: Any) -> Iterable[Any]:
+def _sums(rows: QuerySet[Rollup, Any]) -> Iterable[Any]:
     """Return each fingerprint with its failed attempts, the retried ones, the time, and the columns of its group."""
     groups = ErrorGroup.objects.using(rows.db).filter(pk=OuterRef("fingerprint"))
     columns = {f"of_{name}": Subquery(groups.values(name)) for name in _GROUP_COLUMNS}
-    sums = rows.values("fingerprint").annotate(total=Sum("count"), again=Sum("count", filter=Q(will_retry=True)))
-    counted: Iterable[Any] = sums.annotate(read_at=Now(), **columns).values_list(
-        "fingerprint", "total", "again", "read_at", *columns
-    )
+    again = Sum("count", filter=Q(will_retry=True), default=0)
+    sums = rows.values("fingerprint").annotate(total=Sum("count"), again=again, read_at=Now(), **columns)
+    counted: Iterable[Any] = sums.values_list("fingerprint", "total", "again", "read_at", *columns)
     return counted
-
-
-def _failing(
-    fingerprint: str, total: int, again: int | None, now: datetime, *columns: Any
-) -> tuple[FailingGroup, datetime]:
-    counts = FailureCounts(again or 0, total - (again or 0))
-    values = dict(zip(_GROUP_COLUMNS, columns, strict=True))
-    group = None if values["error_code"] is None else ErrorGroup(fingerprint=fingerprint, **values)
-    return FailingGroup(fingerprint, counts, group), now
 
 
 def failing_places(database: str, period: Period) -> Places:
@@ -174,13 +176,21 @@ def failing_places(database: str, period: Period) -> Places:
     return places
 
 
+def group_counts(database: str, period: Period, fingerprint: str) -> FailureCounts:
+    """Return one group's failed attempts in the period, as the report counts them."""
+    counts = Counter[str]()
+    for outcome, count in count_by_outcome(failures_in(database, period).filter(fingerprint=fingerprint)):
+        counts[outcome] += count
+    return FailureCounts(counts[RETRIED], counts[FAILED])
+
+
 def group_places(database: str, period: Period, fingerprint: str) -> Places:
     """Return the tasks and queues of one group's failed attempts in the period."""
     rows = failures_in(database, period).filter(fingerprint=fingerprint)
     return _places_by_group(rows).get(fingerprint, Places())
 
 
-def _places_by_group(rows: Any) -> Mapping[str, Places]:
+def _places_by_group(rows: QuerySet[Rollup, Any]) -> Mapping[str, Places]:
     places = defaultdict[str, Places](Places)
     pairs = rows.values_list("fingerprint", "task_name", "queue_name").annotate(total=Sum("count"))
     for fingerprint, task, queue, count in pairs.order_by("-total", "task_name", "queue_name")[:MAX_PLACES]:
@@ -188,12 +198,35 @@ def _places_by_group(rows: Any) -> Mapping[str, Places]:
     return places
 
 
-def _add_details(groups: Iterable[FailingGroup], rows: Any, starts: Sequence[datetime]) -> None:
-    """Add the groups' tasks and queues, and their attempts by minute or hour."""
+def _add_details(
+    groups: Iterable[FailingGroup], rows: QuerySet[Rollup, Any], period: Period, starts: Sequence[datetime]
+) -> None:
+    """Add the groups' tasks and queues, and their attempts in each bucket."""
     places = _places_by_group(rows)
-    series = defaultdict[str, Counter[datetime]](Counter)
+    series = defaultdict[str, Counter[int]](Counter)
     for fingerprint, start, count in rows.values_list("fingerprint", "start").annotate(Sum("count")):
-        series[fingerprint][start] += count
+        series[fingerprint][(start - starts[0]) // period.bucket_length] += count
     for failing in groups:
         failing.places = places.get(failing.fingerprint, Places())
-        failing.series = [series[failing.fingerprint][start] for start in starts]
+        failing.series = [series[failing.fingerprint][at] for at in range(len(starts))]
+
+
+def latest_run(database: str, group: ErrorGroup, now: datetime) -> FailureRun | None:
+    """Return the latest run of failures of a group; None if the last week has none. Takes one statement."""
+    rows = Rollup.objects.using(database).filter(fingerprint=group.pk, start__gt=now - timedelta(seconds=WEEK.seconds))
+    starts = list(rows.order_by("start").values_list("span", "start").distinct())
+    hours = [start for span, start in starts if span == RollupSpan.HOUR]
+    if not hours:
+        return None
+    since = hours[-1]
+    for hour in reversed(hours):
+        if since - hour > timedelta(hours=PAUSE_HOURS):
+            break
+        since = hour
+    if group.first_seen_at is not None and since <= group.first_seen_at < since + timedelta(hours=1):
+        return FailureRun(group.first_seen_at)
+    if since <= now - timedelta(seconds=WEEK.seconds) + timedelta(hours=PAUSE_HOURS):
+        return FailureRun(since, is_to_the_hour=True, is_longer=True)
+    if since < now - timedelta(hours=3):  # roll-ups by minute are kept for so long
+        return FailureRun(since, is_to_the_hour=True)
+    return FailureRun(next((start for span, start in starts if span == RollupSpan.MINUTE and start >= since), since))

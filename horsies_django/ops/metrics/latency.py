@@ -13,10 +13,10 @@ from django.db.models import F, TextField
 from django.db.models.functions import Cast
 
 from ...core.histogram import merge, percentile
-from ...db.expressions import MinuteOf, NowPlus
+from ...db.expressions import MinuteOf
 from ...db.statements import Statement, decode_rows, rows_query
-from ...models import Rollup
 from ...models.rollup import RollupSpan, start_of
+from .history import rollups_in
 
 #: Minutes in a trend.
 MINUTES: Final = 60
@@ -103,10 +103,7 @@ def latency_warning(
 
 def queries(database: str) -> dict[str, Statement]:
     """Return the query for the wait times of the last minutes."""
-    # The bound in the future leaves out an infinite time, which no expression can compute with.
-    last_hour = {"start__gt": NowPlus(-60.0 * MINUTES), "start__lt": NowPlus(60.0 * MINUTES)}
-    rows = Rollup.objects.using(database).filter(span=RollupSpan.MINUTE, **last_hour)
-    latest = rows.order_by("-start")[:MAX_ROLLUPS]
+    latest = rollups_in(database, RollupSpan.MINUTE, MINUTES).order_by("-start")[:MAX_ROLLUPS]
     columns = {"minute": MinuteOf("start"), "queue": F("queue_name"), "waits": Cast("waits", TextField())}
     return {_NAME: rows_query(latest, columns, database)}
 
@@ -119,20 +116,10 @@ def trends(answers: Mapping[str, Any], second: float) -> dict[str, LatencyTrend]
     for start, queue, waits in rows:
         if start > cut:
             histogram = found[queue][start]
-            for bucket, count in histogram_in(waits).items():  # a Counter is too slow for so many small ones
+            for bucket, count in json.loads(waits).items():  # a Counter is too slow for so many small ones
                 histogram[bucket] = histogram.get(bucket, 0) + count
     first = int(second // 60) - MINUTES + 1
     return {
         queue: LatencyTrend(second, [percentile(merge([minutes[first + at]]), 0.95) for at in range(MINUTES)])
         for queue, minutes in found.items()
     }
-
-
-def histogram_in(stored: Any) -> Mapping[str, int]:
-    """Return a histogram from the text of its column; an empty one if it can't be read."""
-    try:
-        found = json.loads(stored)
-    except (ValueError, RecursionError):  # too many digits, or nested too deeply
-        return {}
-    items = found.items() if isinstance(found, dict) else ()
-    return {bucket: count for bucket, count in items if bucket.isdecimal() and type(count) is int}

@@ -2,62 +2,72 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 
-from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
+from ...core.backends import all_backends, backends_on
+from ...core.compat import DEFAULT_TASK_QUEUE_NAME
+from ...core.option_parsers import LONGEST_DURATION
 from ...core.options import Options
+from ...core.schedule_enums import DisabledBy
 from ...db.expressions import SecondOf, SecondsUntil
 from ...db.now import Now
-from ...db.statements import Statement, decode_rows, rows_query, run_queries, scalar
-from ...enqueue.backend import HorsiesBackend
-from ...models import Lease, Queue, Task
+from ...db.statements import Statement, count_query, decode_rows, run_queries, scalar
+from ...models import Lease, Rollup, Schedule, Task
 from ...models.depths import Depth, Depths, depths
 from ...models.lease import NEVER
+from ...models.rollup import RollupSpan
 from ...reaper.loop import LEASE_PREFIX
-from ..queue_status import QueueStatus, status_from_row
-from . import clock, counts, history, latency, rollup_lag, workflows
-from .counts import Count
-from .history import Throughput, throughput_by_queue
+from ..queue_status import QueueStatus, queue_rows, status_from_row
+from . import counts, history, latency, workflows
+from .counts import OVERLAPPING, Count
+from .history import Throughput
 from .latency import LatencyTrend, LatencyWarning, latency_warning
-from .workers import HeldTasks, WorkerStatus, count_held, worker_statuses
+from .workers import WorkerStatus, count_held, worker_statuses
 
 #: Maximum number of queues with a row, and of queues that have neither a row nor an entry in the settings.
 MAX_QUEUES: Final = 1_000
 MAX_OTHER_QUEUES: Final = 200
 
-#: The columns of a queue that are read, and those that are printed.
-_ROW: Final = ("paused", "max_concurrency", "rate_limit", "priority", "weight", "tokens", "until")
+#: The limits of a queue that are printed.
 _LIMITS: Final = ("max_concurrency", "rate_limit", "priority", "weight", "tokens")
 
-#: The number of intervals after which the reaper's last pass counts as late.
+#: The number of intervals after which the reaper's last pass counts as late, and the seconds after which a due run of a
+#: schedule does.
 LATE_INTERVALS: Final = 4
+LATE_AFTER: Final = 30
+
+#: Maximum schedules with an invalid timing that are counted.
+MAX_BROKEN: Final = 1_000
+
+#: Seconds by which a time that the database has given may be later than its clock.
+TOLERANCE: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMetrics:
-    """Metrics of one queue: its depth, held tasks, throughput, limits, and counts by state, each task in one state.
+    """Metrics of one queue: its depth, held tasks, throughput, limits, and counts by state.
 
-    ``due`` counts its due tasks up to a larger bound than ``depth``, but one for all queues. ``trend`` is None unless
-    the snapshot has trends.
+    ``trend`` is None unless the snapshot has trends.
     """
 
     name: str
-    is_paused: bool
     depth: Depth
-    held: int
     throughput: Throughput
     status: QueueStatus
     counts: Mapping[str, Count]
-    due: Count
     trend: LatencyTrend | None = None
+
+    @property
+    def due(self) -> int:
+        """The due tasks: as ``counts`` has them, or as ``depth`` does, whose bound is for this queue alone."""
+        return max(self.counts["due"].number, self.depth.due)
 
     @property
     def latency_warning(self) -> LatencyWarning | None:
@@ -69,11 +79,11 @@ class QueueMetrics:
         throughput = self.throughput
         return {
             "name": self.name,
-            "paused": self.is_paused,
+            "paused": self.status.is_paused,
             **self.depth.as_json(),
             "latency_warning": warning.as_json() if (warning := self.latency_warning) else None,
-            "held": self.held,
-            "counts": {state: count.as_json() for state, count in self.counts.items()},
+            "held": self.status.held,
+            "counts": {state: count.as_json() for state, count in self.counts.items() if state not in OVERLAPPING},
             "limits": {name: value for name, value in self.status.as_json().items() if name in _LIMITS},
             "last_hour": {outcome: throughput.counts[outcome] for outcome in ("completed", "retried", "failed")},
             "wait_p50": throughput.wait_p50,
@@ -88,6 +98,7 @@ class MetricsSnapshot:
     """Metrics of the whole database. ``reaper_ago`` is in seconds; None if the reaper never ran.
 
     ``clock_behind`` is the number of seconds by which the database's clock was set back; 0 if it was not.
+    ``broken_schedules`` are disabled because of an invalid timing.
     """
 
     counts: Mapping[str, Count]
@@ -103,6 +114,8 @@ class MetricsSnapshot:
     clock_behind: float
     second: float  # seconds since 1970 by the database's clock
     rollup_lag: float  # seconds since the end of the first attempt that is not counted; 0 if all are
+    are_schedules_late: bool
+    broken_schedules: int
 
     @property
     def alive(self) -> tuple[WorkerStatus, ...]:
@@ -158,65 +171,88 @@ class MetricsSnapshot:
         }
 
 
-def collect(options: Options, *, with_trends: bool = False) -> MetricsSnapshot:
-    """Collect a snapshot in seven statements, or nine if tasks wait in very many queues and very many are blocked.
+def collect(options: Options, *, with_trends: bool = False, also: str | None = None) -> MetricsSnapshot:
+    """Collect a snapshot in eight statements, or ten if tasks wait in very many queues and very many are blocked.
 
-    ``with_trends`` also reads the latency of each queue in each minute of the last hour.
+    ``with_trends`` also reads the latency of each queue in each minute of the last hour. ``also`` is a queue to include
+    even if nothing is known of it.
     """
     database = options.database
     answers = run_queries(database, _queries(database) | (latency.queries(database) if with_trends else {}))
     second = float(answers["second"])
-    holding = count_held(database)
-    rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in decode_rows(answers["queues"])}
-    due = depths(Task.objects.using(database), also=[*sorted(_configured_queues()), *rows])
-    reaper_in = answers["reaper"]
-    throughput = throughput_by_queue(answers)
-    named = {*rows, *_configured_queues()}
-    others = dict.fromkeys([*due, *holding.queues, *sorted(name for name in throughput if name)])
+    held = count_held(database)
+    rows = {row["name"]: row for row in queue_rows(database).order_by("name")[:MAX_QUEUES]}
+    wanted = [] if also is None else [also]
+    due = depths(Task.objects.using(database), also=[*wanted, *sorted(_configured_queues()), *rows])
+    throughput = history.throughput_by_queue(answers)
+    named = {*rows, *_configured_queues(), *wanted}
+    waiting = [name for name, *_ in decode_rows(answers["deferred"])]
+    others = dict.fromkeys([*due, *(name for name, _ in held.queues), *sorted(filter(None, [*waiting, *throughput]))])
     unnamed = [name for name in others if name not in named]
     names = sorted({*named, *islice(unnamed, MAX_OTHER_QUEUES)})
-    by_state = counts.counts_by_queue(answers, names, holding, due)
-    due_tasks = counts.due_by_queue(answers, names, due)
+    by_state = counts.counts_of_queues(answers, held, names)
     trends = defaultdict(lambda: LatencyTrend(second), latency.trends(answers, second)) if with_trends else None
+    queues = [
+        QueueMetrics(
+            name,
+            due.of(name),
+            throughput.get(name, Throughput()),
+            status_from_row(name, rows.get(name), held.of_queue(name), database),
+            by_state[name],
+            None if trends is None else trends[name],
+        )
+        for name in names
+    ]
+    due_in = [answers[name] for name in answers if name.startswith("schedule of ") and answers[name] is not None]
     return MetricsSnapshot(
-        counts.counts_by_state(answers, holding.states),
-        tuple(_queue_metrics(names, rows, due, holding, throughput, by_state, due_tasks, trends, database)),
+        by_state[None],
+        tuple(queues),
         due.is_more or len(unnamed) > MAX_OTHER_QUEUES,
         due,
-        tuple(worker_statuses(database, options.recovery, holding.workers)),
+        tuple(worker_statuses(database, options.recovery, held.workers)),
         workflows.counts(answers),
         tuple(workflows.newest_ids(answers)),
         tuple(workflows.failed_ids(answers)),
-        None if reaper_in is None else max(0.0, -float(reaper_in)),
+        None if answers["reaper"] is None else max(0.0, -float(answers["reaper"])),
         options.recovery.check_interval,
-        clock.seconds_behind(answers),
+        _seconds_behind(answers),
         second,
-        rollup_lag.lag_of(answers["rollup lag"]),
+        history.lag_of(answers["rollup lag"]),
+        min(due_in, default=0.0) < -LATE_AFTER,
+        decode_rows(answers["broken schedules"])[0],
     )
 
 
 def _queries(database: str) -> dict[str, Statement]:
-    queues = Queue.objects.using(database).order_by("name")[:MAX_QUEUES]
-    columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
+    schedules = Schedule.objects.using(database)
+    due = schedules.filter(enabled=True, next_run_at__isnull=False).order_by("next_run_at")
+    broken = schedules.filter(enabled=False, disabled_by=DisabledBy.TIMING)
+    tasks = Task.objects.using(database)
+    minutes = Rollup.objects.using(database).filter(span=RollupSpan.MINUTE).order_by("-start")
+    first_values = {
+        "reaper": _reaper_passes(database),
+        "newest task": tasks.order_by("-pk").values_list(SecondsUntil("sent_at")),
+        "newest roll-up": minutes.values_list(SecondsUntil("start")),
+        **{
+            f"schedule of {alias}": due.filter(backend=alias).values_list(SecondsUntil("next_run_at"))
+            for alias in backends_on(database)
+        },
+    }
     return {
         **counts.queries(database),
         **history.queries(database),
         **workflows.queries(database),
-        **clock.queries(database),
-        "queues": rows_query(queues, {"name": F("name"), **columns}, database),
-        "second": scalar(SecondOf(Now()), Task.objects.using(database)),
-        "reaper": Statement.part(_reaper_passes(database)[:1]),
-        "rollup lag": rollup_lag.query(database),
+        **{name: Statement.part(rows[:1]) for name, rows in first_values.items()},
+        "second": scalar(SecondOf(Now()), tasks),
+        "rollup lag": history.lag_query(database),
+        "broken schedules": count_query(broken, MAX_BROKEN),
     }
 
 
-def database_second(database: str | None) -> float:
-    """Return the seconds since 1970 by the database's clock."""
-    tasks = Task.objects.using(database)
-    with connections[tasks.db].cursor() as cursor:
-        statement = scalar(SecondOf(Now()), tasks)
-        cursor.execute(statement.sql, statement.params)
-        return float(cursor.fetchone()[0])
+def _seconds_behind(answers: Mapping[str, Any]) -> float:
+    """Return how far the database's clock is behind the newest times in rows; 0 if it is not."""
+    ahead = [answers[name] or 0.0 for name in ("newest task", "newest roll-up")]
+    return max((seconds for seconds in ahead if TOLERANCE < seconds <= LONGEST_DURATION), default=0.0)
 
 
 def reaper_ago(database: str) -> float | None:
@@ -231,32 +267,6 @@ def _reaper_passes(database: str) -> QuerySet[Any, Any]:
     return held.order_by("-renewed_at").values_list(SecondsUntil("renewed_at"))
 
 
-def _queue_metrics(
-    names: Iterable[str],
-    rows: Mapping[str, dict[str, Any]],
-    due: Depths,
-    holding: HeldTasks,
-    throughput: Mapping[str, Throughput],
-    by_state: Mapping[str, Mapping[str, Count]],
-    due_tasks: Mapping[str, Count],
-    trends: Mapping[str, LatencyTrend] | None,
-    database: str,
-) -> Iterable[QueueMetrics]:
-    for name in names:
-        yield QueueMetrics(
-            name,
-            bool(rows[name]["paused"]) if name in rows else False,
-            due.of(name),
-            holding.queues[name],
-            throughput.get(name, Throughput(Counter())),
-            status_from_row(name, rows.get(name), holding.queues[name], database),
-            by_state[name],
-            due_tasks[name],
-            None if trends is None else trends[name],
-        )
-
-
 def _configured_queues() -> set[str]:
     """Return the names of the queues in the settings."""
-    ours = (task_backends[alias] for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend))
-    return {name for backend in ours for name in backend.queues or {DEFAULT_TASK_QUEUE_NAME}}
+    return {name for backend in all_backends() for name in backend.queues or {DEFAULT_TASK_QUEUE_NAME}}

@@ -12,6 +12,7 @@ from ...core.backends import ConfiguredBackend
 from ...core.compat import task_backends
 from ...core.liveness import Liveness, liveness_of
 from ...core.options import RecoveryOptions
+from ...core.status import TaskStatus
 from ...db.expressions import SecondsUntil
 from ...db.fields import strings_in
 from ...models import Task, Worker
@@ -22,12 +23,14 @@ MAX_WORKERS = 200
 
 @dataclass(frozen=True, slots=True)
 class HeldTasks:
-    """Counts of held tasks: by status, by queue, by queue and status, and by worker and kind (True: coroutines)."""
+    """Counts of held tasks by queue and status, and by worker and kind (True: coroutines)."""
 
-    states: Counter[str]
-    queues: Counter[str]
-    states_of_queues: Counter[tuple[str, str]]
+    queues: Counter[tuple[str, str]]
     workers: Counter[tuple[str, bool]]
+
+    def of_queue(self, queue: str) -> int:
+        """Return how many tasks of a queue are held."""
+        return self.queues[queue, TaskStatus.CLAIMED] + self.queues[queue, TaskStatus.RUNNING]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +102,11 @@ def count_held(database: str, only: Q | None = None) -> HeldTasks:
 
     Their index has no more rows than the workers have slots.
     """
-    found = HeldTasks(Counter(), Counter(), Counter(), Counter())
+    found = HeldTasks(Counter(), Counter())
     rows = Task.objects.using(database).active().filter(only or Q()).order_by()
     columns = ("status", "queue_name", "claimed_by_worker_id", "is_async")
     for status, queue, worker, is_async, count in rows.values_list(*columns).annotate(Count("pk")):
-        found.states[status] += count
-        found.queues[queue] += count
-        found.states_of_queues[queue, status] += count
+        found.queues[queue, status] += count
         found.workers[worker or "", is_async] += count
     return found
 

@@ -8,16 +8,14 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import F, Q
 from django.db.models.fields.json import KT
 
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
-from ...db import postgres
 from ...db.expressions import SecondsUntil
 from ...db.statements import Statement, count_query, decode_rows, rows_query, run_queries
 from ...models import Workflow
-from .counts import MAX_COUNTED, Count, Exactness
+from .counts import MAX_COUNTED, Count, bounded
 
 #: How many workflows are listed, and how many rows of each state are read to find them.
 MAX_SHOWN: Final = 10
@@ -66,45 +64,24 @@ def queries(database: str) -> dict[str, Statement]:
 
 def counts(answers: Mapping[str, Any]) -> dict[str, Count]:
     """Return the number of workflows, subworkflows included, in each live state."""
-    found = {status.lower(): decode_rows(answers[f"workflows {status}"])[0] for status in LIVE}
-    return {
-        name: Count(MAX_COUNTED, Exactness.AT_LEAST) if number > MAX_COUNTED else Count(number)
-        for name, number in found.items()
-    }
+    numbers = {status: decode_rows(answers[f"workflows {status}"])[0] for status in LIVE}
+    return {status.lower(): bounded(number, number) for status, number in numbers.items()}
 
 
 def count_by_state(database: str, only: Q) -> dict[str, Count]:
     """Count the workflows that meet ``only`` by their status in lower case, in one statement.
 
-    At most ``MAX_COUNTED`` rows are read for a status. No index has the completed workflows: they are counted among the
-    newest workflows, or estimated.
+    No index has the completed workflows: they are counted among the newest workflows.
     """
     rows = Workflow.objects.using(database)
+    sets = {status: rows.filter(status=status).order_by("status", "pk") for status in WorkflowStatus}
+    sets[WorkflowStatus.COMPLETED] = rows.order_by("-pk")
     asked = {
-        status.value: count_query(rows.filter(status=status).order_by("status", "pk"), MAX_COUNTED + 1, {"found": only})
-        for status in WorkflowStatus
-        if status != WorkflowStatus.COMPLETED
+        status.value: count_query(found, MAX_COUNTED + 1, {"matching": only & Q(status=status)})
+        for status, found in sets.items()
     }
-    completed = only & Q(status=WorkflowStatus.COMPLETED)
-    asked[WorkflowStatus.COMPLETED.value] = count_query(rows.order_by("-pk"), MAX_COUNTED + 1, {"found": completed})
-    if connections[database].vendor == "postgresql":
-        asked["rows"] = Statement(postgres.ESTIMATED_ROWS, (Workflow._meta.db_table,))
-        asked["shares"] = Statement(postgres.ESTIMATED_SHARES, (Workflow._meta.db_table, "status"))
     answers = run_queries(database, asked)
-    shares, rows_of_all = dict(decode_rows(answers.get("shares"))), int(answers.get("rows") or 0)
-    sizes = {status: round(float(shares.get(status, 0)) * rows_of_all) for status in WorkflowStatus.values}
-    sizes[WorkflowStatus.COMPLETED.value] = rows_of_all
-    return {status.lower(): _scaled(answers[status], sizes[status]) for status in WorkflowStatus.values}
-
-
-def _scaled(answer: Any, estimate: int) -> Count:
-    """Return the number that was found, scaled if the set has more rows than were read: about ``estimate``."""
-    read, found = decode_rows(answer)
-    if read <= MAX_COUNTED:
-        return Count(found)
-    if estimate <= read:
-        return Count(found, Exactness.AT_LEAST)
-    return Count(round(estimate * found / read), Exactness.ESTIMATE)
+    return {status.lower(): bounded(*reversed(decode_rows(answer))) for status, answer in answers.items()}
 
 
 def newest_ids(answers: Mapping[str, Any]) -> list[UUID]:

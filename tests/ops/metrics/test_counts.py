@@ -1,15 +1,15 @@
-"""Counts by state: exact up to a limit, and marked as an estimate or as a lower bound above it."""
+"""Counts by state: exact up to a limit, and marked as a lower bound above it."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Task, Worker
-from horsies_django.ops.metrics import Count, Exactness, collect, counts
+from horsies_django.ops.metrics import Count, collect, counts
 from tests.jobs import tasks
 from tests.ops.inspector.factories import COLUMNS
 from tests.ops.inspector.factories import make as made
@@ -32,12 +32,6 @@ def numbers():
 
 def make(number, **columns):
     Task.objects.bulk_create([Task(task_name="tests.jobs.tasks.noop", **columns) for _ in range(number)])
-
-
-def analyze():
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("ANALYZE horsies_tasks")
 
 
 def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
@@ -77,42 +71,23 @@ def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
     }
     for state in ("scheduled", "aggregating", "retrying", "overdue", "active", "completed"):
         assert numbers()[state] == getattr(Task.objects, state)().count(), state
-    assert {count.exactness for count in snapshot().counts.values()} == {Exactness.EXACT}
+    assert not any(count.is_more for count in snapshot().counts.values())
 
 
-def test_a_count_above_the_limit_is_marked_as_inexact(monkeypatch):
+def test_a_count_above_the_limit_is_a_lower_bound(monkeypatch):
     monkeypatch.setattr(counts, "MAX_COUNTED", 10)
     make(40)
     make(30, deferred=True, enqueued_at=now() + timedelta(hours=1))
-    make(10, deferred=True, enqueued_at=now() + timedelta(minutes=1), next_retry_at=now())
     make(60, status=TaskStatus.FAILED, failed_at=now())
     make(100, status=TaskStatus.COMPLETED, completed_at=now())
     make(3, status=TaskStatus.CANCELLED, cancelled_at=now())
-    analyze()
 
     found = snapshot().counts
 
     assert found["cancelled"] == Count(3)
-    if connection.vendor == "postgresql":
-        expected = {"pending": 40, "due": 40, "failed": 60, "completed": 100}
-        assert {name: found[name] for name in expected} == {
-            name: Count(number, Exactness.ESTIMATE) for name, number in expected.items()
-        }
-        assert found["scheduled"].number + found["retrying"].number == 40
-    else:
-        assert {found[name] for name in ("due", "failed")} == {Count(10, Exactness.AT_LEAST)}
-        assert found["completed"].exactness is Exactness.AT_LEAST
-
-
-def test_a_count_above_the_limit_is_a_lower_bound_before_the_first_analyze(monkeypatch):
-    monkeypatch.setattr(counts, "MAX_COUNTED", 10)
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("TRUNCATE horsies_tasks CASCADE")
-            cursor.execute("VACUUM horsies_tasks")
-    make(12)
-
-    assert snapshot().counts["due"] == Count(10, Exactness.AT_LEAST)
+    assert {found[name] for name in ("due", "pending", "scheduled", "failed")} == {Count(10, is_more=True)}
+    assert found["retrying"] == Count(0, is_more=True)
+    assert found["completed"].is_more
 
 
 def test_each_queue_has_its_depth_its_oldest_wait_and_its_pause():
@@ -133,7 +108,7 @@ def test_each_queue_has_its_depth_its_oldest_wait_and_its_pause():
         "quiet": 0,
         "slow": 1,
     }
-    assert [name for name, queue in found.items() if queue.is_paused] == ["emails"]
+    assert [name for name, queue in found.items() if queue.status.is_paused] == ["emails"]
     assert found["emails"].depth.waits == pytest.approx(500, abs=60)
     assert snapshot().depths.waits == pytest.approx(500, abs=60)
     assert found["quiet"].depth.waits is None
@@ -197,8 +172,8 @@ def test_counts_by_queue_and_state_add_up_to_the_totals():
     found = snapshot()
     queues = {queue.name: queue.counts for queue in found.queues}
 
-    assert queues["a"] == dict.fromkeys(COLUMNS, Count(1))
-    assert queues["b"] == dict.fromkeys(COLUMNS, Count(1)) | {"pending": Count(2)}
+    assert {state: queues["a"][state] for state in COLUMNS} == dict.fromkeys(COLUMNS, Count(1))
+    assert {state: queues["b"][state] for state in COLUMNS} == dict.fromkeys(COLUMNS, Count(1)) | {"pending": Count(2)}
     assert {state: found.counts[state].number for state in COLUMNS} == dict.fromkeys(COLUMNS, 2) | {"pending": 3}
 
 
@@ -210,5 +185,6 @@ def test_the_counts_of_queues_have_the_limit_of_the_totals(monkeypatch):
 
     queues = {queue.name: queue.counts for queue in snapshot().queues}
 
-    assert queues["second"]["pending"] == Count(12, Exactness.AT_LEAST)  # from its depth
+    assert queues["first"]["pending"].is_more
+    assert queues["second"]["pending"].is_more
     assert queues["second"]["failed"] == Count(3)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from horsies_django.models import ErrorGroup, Rollup
-from horsies_django.models.rollup import RollupSpan
-from horsies_django.ops.metrics.error_history import FailureBucket, GroupHistory, group_history
-from horsies_django.ops.metrics.errors import failing_places, failure_report
-from horsies_django.ops.metrics.periods import HOUR, PERIODS
+from horsies_django.models.rollup import RollupSpan, minute_of
+from horsies_django.ops.metrics.errors import failing_places, failure_report, latest_run
+from horsies_django.ops.metrics.history import HOUR, PERIODS, attempt_history
 
 pytestmark = pytest.mark.django_db
 
@@ -90,33 +88,34 @@ def test_a_series_and_the_history_of_a_group_add_up_to_its_count():
 
     one = next(each for each in report.groups if each.fingerprint == ONE)
     assert (sum(one.series), max(one.series), len(one.series)) == (8, 4, 60)
-    history = group_history("default", ONE, report.now)
-    assert history.counts(HOUR).total == 8
-    assert [bucket.counts.total() for bucket in history.buckets(HOUR)] == list(one.series)
+    history = attempt_history("default", minute_of(report.now), HOUR, fingerprint=ONE)
+    assert history.totals == {"failed": 8}
+    assert history.values("failed") == list(one.series)
 
 
-def latest_run(*hours_ago, minutes_ago=(), first_seen=NOW - timedelta(days=20)):
+def run_of(*hours_ago, minutes_ago=(), first_seen=NOW - timedelta(days=20)):
     """Return the latest run of failures in these hours and minutes before ``NOW``."""
-    hours = [FailureBucket(THIS_HOUR - timedelta(hours=ago)) for ago in reversed(range(168))]
-    minutes = [FailureBucket(NOW.replace(second=0) - timedelta(minutes=ago)) for ago in reversed(range(180))]
-    for buckets, failing in ((hours, hours_ago), (minutes, minutes_ago)):
-        for ago in failing:
-            buckets[-1 - ago].counts = Counter(failed=1)
-    return GroupHistory(minutes, hours).latest_run(ErrorGroup(first_seen_at=first_seen, last_seen_at=NOW))
+    minute = NOW.replace(second=0)
+    starts = [("H", THIS_HOUR - timedelta(hours=ago)) for ago in hours_ago]
+    starts += [("M", minute - timedelta(minutes=ago)) for ago in minutes_ago]
+    for code, (span, begin) in enumerate(starts):
+        columns = {"outcome": "FAILED", "fingerprint": ONE, "error_code": str(code), "count": 1}
+        Rollup.objects.create(span=span, start=begin, **columns)
+    return latest_run("default", group(ONE, first_seen_at=first_seen), NOW)
 
 
 def test_a_run_of_failures_begins_after_the_last_pause_of_two_whole_hours():
-    run = latest_run(1, 2, 4, 5, 8, 9)
+    run = run_of(1, 2, 4, 5, 8, 9)
 
     assert (run.since, run.is_to_the_hour) == (THIS_HOUR - timedelta(hours=5), True)
 
 
 def test_without_a_failure_there_is_no_run():
-    assert latest_run() is None
+    assert run_of() is None
 
 
 def test_a_recent_run_is_known_to_the_minute():
-    run = latest_run(0, 1, minutes_ago=(3, 70, 80))
+    run = run_of(0, 1, minutes_ago=(3, 70, 80))
 
     assert (run.since, run.is_to_the_hour) == (NOW.replace(second=0) - timedelta(minutes=80), False)
 
@@ -124,11 +123,14 @@ def test_a_recent_run_is_known_to_the_minute():
 def test_the_first_run_begins_when_the_group_was_first_seen():
     first_seen = NOW - timedelta(hours=30, minutes=1, seconds=7)
 
-    run = latest_run(*range(31), first_seen=first_seen)
+    run = run_of(*range(31), first_seen=first_seen)
 
     assert (run.since, run.is_to_the_hour) == (first_seen, False)
 
 
 def test_a_run_of_more_than_the_longest_period_is_longer_than_that():
-    assert latest_run(*range(168)).is_longer
-    assert not latest_run(*range(165)).is_longer
+    assert run_of(*range(168)).is_longer
+
+
+def test_a_run_that_began_in_the_longest_period_is_not_longer():
+    assert not run_of(*range(165)).is_longer
