@@ -15,8 +15,9 @@ from ..db.now import Now
 from ..models import Workflow, WorkflowTask
 from ..workflows import lifecycle
 from ..workflows.control import locked
-from ..workflows.engine import insert_rows, limits, start_nodes
+from ..workflows.engine import start_nodes
 from ..workflows.engine.advance import Engine
+from ..workflows.engine.enqueue_nodes import create_limits_after_commit, insert_nodes
 from ..workflows.engine.rows import NodeRows, read_nodes
 from .calls import Columns
 
@@ -57,8 +58,8 @@ def start(
                 _step(callback, NodeKind.TASK, waits_for=[CALLS_INDEX], allow_failed_deps=runs_anyway, **columns)
             )
         nodes = [{"workflow_id": batch_id, "task_index": index, **node} for index, node in enumerate(nodes)]
-        insert_rows.insert(database, nodes)
-        limits.create_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
+        insert_nodes(database, nodes)
+        create_limits_after_commit(database, nodes)
         engine = Engine.on(database)
         head_rows = engine.nodes.filter(workflow=batch_id, task_index=CALLS_INDEX)
         lifecycle.START_NODE.apply(head_rows, started_at=Now())
@@ -106,7 +107,7 @@ def _insert_calls(engine: Engine, batch_id: UUID, calls: Sequence[Columns], *, f
         }
         for place, call in enumerate(calls)
     ]
-    insert_rows.insert(database, rows)
+    insert_nodes(database, rows)
     Workflow.objects.using(database).filter(pk=batch_id).update(
         node_count=F("node_count") + count, open_count=F("open_count") + count
     )

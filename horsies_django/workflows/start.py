@@ -22,8 +22,8 @@ from ..db.now import Now
 from ..models import Workflow, WorkflowTask
 from . import lifecycle
 from .compile import Blueprint
-from .engine import insert_rows, limits
 from .engine.advance import Engine
+from .engine.enqueue_nodes import create_limits_after_commit, insert_nodes
 
 #: Maximum tries to find the conflicting workflow, which may end in between.
 _TRIES = 3
@@ -133,8 +133,8 @@ def _insert(
     nodes = [{**node, **same} for node in blueprint.nodes]
     for node in nodes if sent_headers else ():
         node["metadata"] = {**(node["metadata"] or {}), **(sent_headers or {})}
-    insert_rows.insert(database, nodes)
-    limits.create_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
+    insert_nodes(database, nodes)
+    create_limits_after_commit(database, nodes)
     engine = Engine.on(database)
     roots = engine.nodes.filter(workflow=workflow, waits_for=[])
     engine.advance([], list(roots.values_list("pk", flat=True)))

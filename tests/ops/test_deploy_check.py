@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import Workflow, register_type, wait_for_event
 from horsies_django.core.compat import task_backends
 from horsies_django.models import Schedule, Task, TaskItem, WorkflowTask
-from horsies_django.ops.deploy_check import calls, check_deploy, nodes, schedules
+from horsies_django.ops.deploy_check import calls, check_deploy, nodes
 from horsies_django.ops.deploy_check import tasks as task_check
 from horsies_django.schedules.syncing import project_of
 from tests.core.registry import renamed
@@ -427,7 +427,7 @@ def test_rows_beyond_the_bounds_are_not_read_and_reported_as_unread(monkeypatch)
     monkeypatch.setattr(task_check, "MAX_OF_QUEUES", 7)
     monkeypatch.setattr(task_check, "MIN_OF_QUEUE", 2)
     monkeypatch.setattr(task_check, "MAX_QUEUES", 2)
-    monkeypatch.setattr(schedules, "MAX_SCHEDULES", 1)
+    monkeypatch.setattr(task_check, "MAX_SCHEDULES", 1)
     some(9, "pending", task_name="shop.gone", queue_name="a")
     some(9, "pending", task_name="shop.gone", queue_name="b")
     for name in "cd":

@@ -1,10 +1,11 @@
-"""Judge the names and arguments of stored calls by what is registered in this process. Calls nothing."""
+"""Judge the names and arguments of stored calls by what is registered in this process, and collect the problems."""
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,6 +28,56 @@ SAMPLE: Final = 100
 CHUNK: Final = 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakage:
+    """Rows that would break for one reason.
+
+    Attributes:
+        what: ``task``, ``queue``, ``schedule``, ``node``, ``condition`` or ``workflow``.
+        name: The name that the rows have.
+        reason: Why they would break, as a clause.
+        count: How many rows were found.
+        sample: How many rows were examined to find them; None if that was each row of this name.
+        is_at_least: Whether there may be more rows, because not all could be read.
+        example: The id of one of them; of a node, the ids of its workflow and its own.
+    """
+
+    what: str
+    name: str
+    reason: str
+    count: int
+    sample: int | None
+    is_at_least: bool
+    example: str
+
+    def __str__(self) -> str:
+        rows = f"{self.count:,} {'row' if self.count == 1 else 'rows'}"
+        if self.sample is not None:
+            rows = f"{self.count:,} of {self.sample:,} rows that were examined"
+        elif self.is_at_least:
+            rows = f"at least {rows}"
+        return f"{self.what}: {self.name}: {self.reason} ({rows}, e.g. {self.example})"
+
+
+@dataclass(frozen=True, slots=True)
+class DeployReport:
+    """The result of a check.
+
+    Attributes:
+        breakages: What would break, sorted.
+        read: How many rows of each kind were read.
+        unread: A sentence for each part that was not read to its end.
+    """
+
+    breakages: Sequence[Breakage]
+    read: Mapping[str, int]
+    unread: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a dict for JSON."""
+        return {**asdict(self), "read": dict(self.read)}
+
+
 class Sample(Generic[T]):
     """The first and the last of the rows that are added, and their number."""
 
@@ -38,24 +89,94 @@ class Sample(Generic[T]):
     def add(self, row: T) -> None:
         """Add a row."""
         self.count += 1
-        if len(self._first) < SAMPLE // 2:
-            self._first.append(row)
-        else:
-            self._last.append(row)
+        (self._first if len(self._first) < SAMPLE // 2 else self._last).append(row)
 
-    def chunks(self) -> Iterator[Sequence[T]]:
-        """Yield the rows in chunks."""
-        rows = [*self._first, *self._last]
-        for place in range(0, len(rows), CHUNK):
-            yield rows[place : place + CHUNK]
+    def rows(self) -> Sequence[T]:
+        """Return the rows."""
+        return [*self._first, *self._last]
 
-    def __len__(self) -> int:
-        return len(self._first) + len(self._last)
+
+class Check:
+    """Collects problems while rows are read.
+
+    ``database`` has the rows; ``backend`` is the alias whose rows are checked, None for all. ``queues`` are those of
+    all backends; empty: any.
+    """
+
+    def __init__(self, database: str, backend: str | None, queues: Collection[str]) -> None:
+        self.database = database
+        self.backend = backend
+        self.read: Counter[str] = Counter(tasks=0, nodes=0, schedules=0)
+        self._queues = queues
+        self._unread: list[str] = []
+        self._partial: set[str] = set()
+        self._samples: defaultdict[tuple[str, str], Sample[Any]] = defaultdict(Sample)
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._examples: dict[tuple[str, str, str], str] = {}
+        self._examined: dict[tuple[str, str, str], int] = {}
+
+    def add(self, what: str, name: str, reason: str | None, example: object) -> bool:
+        """Record a row that would break for a reason, if there is one; return whether there is."""
+        if reason is not None:
+            self._counts[what, name, reason] += 1
+            self._examples.setdefault((what, name, reason), str(example))
+        return reason is not None
+
+    def add_queue(self, name: str, example: object) -> None:
+        """Record a row that would wait for ever, if no backend has its queue."""
+        if self._queues and name not in self._queues:
+            self.add("queue", name, "no backend has this queue in its QUEUES", example)
+
+    def add_to_sample(self, what: str, name: str, row: Any) -> None:
+        """Add a row whose name is known to those of which a sample is examined."""
+        self._samples[what, name].add(row)
+
+    def examine(self, what: str, problems: Callable[[str, Sequence[Any]], Iterable[tuple[str, object]]]) -> None:
+        """Record the problems of a sample of the rows of each name; each problem has an example."""
+        for (kind, name), sample in sorted(self._samples.items()):
+            rows = sample.rows()
+            for place in range(0, len(rows), CHUNK) if kind == what else ():
+                for problem, example in problems(name, rows[place : place + CHUNK]):
+                    self.add(what, name, problem, example)
+                    if len(rows) < sample.count:
+                        self._examined[what, name, problem] = len(rows)
+
+    def read_rows(self, rows: Iterable[T], limit: int, sentence: str, *whats: str) -> Iterator[T]:
+        """Yield up to ``limit`` rows. If there are more, record the sentence, and that more of ``whats`` may break."""
+        for number, row in enumerate(rows):
+            if number == limit:
+                self.record_unread(sentence, *whats)
+                return
+            yield row
+
+    def record_unread(self, sentence: str, *whats: str) -> None:
+        """Record that there are more rows than were read, for which more may break."""
+        self._partial.update(whats)
+        self._unread.append(sentence)
+
+    def report(self) -> DeployReport:
+        """Return everything that was found."""
+        breakages = [
+            Breakage(
+                what=key[0],
+                name=key[1],
+                reason=key[2],
+                count=count,
+                sample=self._examined.get(key),
+                is_at_least=key[0] in self._partial,
+                example=self._examples[key],
+            )
+            for key, count in sorted(self._counts.items())
+        ]
+        return DeployReport(breakages, dict(self.read), self._unread)
 
 
 def find_task(name: str) -> FrameworkTask[..., Any] | None:
     """Return the task of that name, or None."""
-    return _found(registry.find_task, name)
+    try:
+        return registry.find_task(name)
+    except NotRegistered:
+        return None
 
 
 def name_problem(name: str) -> str | None:
@@ -65,7 +186,11 @@ def name_problem(name: str) -> str | None:
 
 def condition_problem(path: str) -> str | None:
     """Return why no worker could evaluate a condition; None if one could."""
-    return None if _found(condition_at, path) is not None else "no condition of this name is registered"
+    try:
+        condition_at(path)
+    except NotRegistered:
+        return "no condition of this name is registered"
+    return None
 
 
 def definition_problem(key: str) -> str | None:
@@ -113,20 +238,13 @@ def read_json(text: str | None, kind: type[T]) -> T:
     return value
 
 
-def value_problems(values: Sequence[Any] | Mapping[str, Any], backend: str, *, is_typed: bool) -> Iterator[str]:
-    """Yield why stored values can't be read as what they were; the names of arguments are never tags."""
-    each = values.values() if isinstance(values, Mapping) else values
+def value_problems(values: Iterable[Any], backend: str, *, is_typed: bool) -> Iterator[str]:
+    """Yield why stored values can't be read as what they were."""
+    values = list(values)
     try:
         if reads_typed(backend, is_typed):
-            yield from dict.fromkeys(chain.from_iterable(map(decode_problems, each)))
-        elif is_typed and any(map(has_tags, each)):
+            yield from dict.fromkeys(chain.from_iterable(map(decode_problems, values)))
+        elif is_typed and any(map(has_tags, values)):
             yield f"it has rich values, and TASKS has no {backend!r} whose serializer is 'rich'"
     except RecursionError:
         yield "the stored arguments are nested too deeply"
-
-
-def _found(find: Callable[[str], T], name: str) -> T | None:
-    try:
-        return find(name)
-    except NotRegistered:
-        return None

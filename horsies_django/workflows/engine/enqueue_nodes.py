@@ -1,29 +1,42 @@
-"""Enqueuing nodes: the database inserts their tasks from the nodes' own rows."""
+"""Inserts nodes, thousands in one statement, and their tasks, which the database makes from the nodes' own rows.
+
+A task with a limit key is blocked until its concurrency limit has room.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from django.db import models
+from django.db import connections, models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce
 
 from ...core.ids import uuid7s
+from ...core.limit_terms import declared_terms
 from ...core.retry import RetryPolicy
 from ...core.status import TaskStatus
+from ...db import postgres
 from ...db.expressions import NowPlus, ValueByPk
+from ...db.inserts import insert_values
 from ...db.notifications import wake_after_commit
 from ...db.now import Now
+from ...db.on_commit import on_commit_robust
 from ...db.statements import Statement
-from ...models import Task
+from ...models import Limit, Task, WorkflowTask
 from ...models.claims import TaskRoute
+from ...models.release_blocked import release_after_commit
 from ..node_options import TASK_COLUMNS
 from .rows import NodeRows
 
 if TYPE_CHECKING:
     from .context import EngineContext
+
+#: Nodes in one statement.
+_BATCH: Final = 5_000
 
 #: The columns of a task that its node has under the same name.
 _NODE_COLUMNS: Final = (*TASK_COLUMNS, "kwargs")
@@ -44,6 +57,8 @@ BUILD_COLUMNS: Final[Mapping[str, Any]] = {
     ),
     "retry_policy": Coalesce("retry_policy", _POLICY),
 }
+
+_BLOCKED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "blocked": Value(True), "deferred": Value(True)}
 
 _INITIAL_VALUES: Final[dict[str, Any]] = {
     "args": Value([], models.JSONField()),
@@ -73,11 +88,39 @@ def enqueue(context: EngineContext, kind: str, nodes: Mapping[int, TaskRoute], *
         _notify_workers(context, {task_id: nodes[key] for key, task_id in ids.items()})
 
 
-def insert_tasks(context: EngineContext, tasks: Mapping[UUID, TaskRoute]) -> None:
-    """Insert the tasks of nodes that were inserted as ENQUEUED, with these ids."""
+def enqueue_limited(context: EngineContext, limit_keys: Mapping[int, str]) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys, whose tasks are blocked until there is room."""
+    if limit_keys:
+        context.enqueue("limited", dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _BLOCKED)
+        _release(context, limit_keys.values())
+
+
+def insert_tasks(context: EngineContext, tasks: Mapping[UUID, TaskRoute], limit_keys: Mapping[UUID, str]) -> None:
+    """Insert the tasks of nodes that were inserted as ENQUEUED, with these ids: free ones and limited ones."""
     if tasks:
         context.queries.insert_tasks({}, tasks)
         _notify_workers(context, tasks)
+    if limit_keys:
+        context.queries.insert_tasks(_BLOCKED, limit_keys)
+        _release(context, limit_keys.values())
+
+
+def _release(context: EngineContext, limit_keys: Iterable[str]) -> None:
+    context.limit_keys.update(limit_keys)
+    if not context.caller_notifies:
+        release_after_commit(context.database, limit_keys, frees_places=False)
+
+
+def create_limits_after_commit(database: str, nodes: Iterable[Mapping[str, Any]]) -> None:
+    """Create the limits of nodes, given by column, after the commit.
+
+    Nodes that start later are then limited by workers without the code of their tasks too.
+    """
+    keys = {(node["limit_key"], node["task_name"]) for node in nodes if node["limit_key"] is not None}
+    terms_of = {key: declared_terms(name) for key, name in keys}
+    limits = [Limit(key=key, **terms._asdict()) for key, terms in sorted(terms_of.items()) if terms]
+    if limits:
+        on_commit_robust(database, Limit.objects.using(database).bulk_create, limits, ignore_conflicts=True)
 
 
 def _notify_workers(context: EngineContext, tasks: Mapping[UUID, TaskRoute]) -> None:
@@ -126,3 +169,53 @@ def due_in(seconds: ValueByPk) -> Mapping[str, Any]:
     """Return the columns that make a task due after this many seconds."""
     due = NowPlus(seconds)
     return {"enqueued_at": due, "run_after": due, "deferred": Value(True)}
+
+
+# Inserting nodes.
+
+
+def insert_nodes(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert nodes, given by column; all have the same columns.
+
+    The columns whose values differ travel as one JSON text. An instance of each row and a parameter for each value
+    would take longer than the rest of a workflow's start.
+    """
+    first = rows[0]
+    varying = [name for name, value in first.items() if any(row[name] != value for row in rows)]
+    fields = {name: WorkflowTask._meta.get_field(name) for name in varying}
+    source_of = _postgres_source if connections[database].vendor == "postgresql" else _sqlite_source
+    for start in range(0, len(rows), _BATCH if varying else 1):
+        template, source = source_of(fields, rows[start : start + _BATCH], database) if varying else ("", None)
+        columns = {name: Statement(template.format(name)) for name in varying}
+        insert_values(WorkflowTask, {**first, **columns}, database, source=source).run(database)
+
+
+def _postgres_source(fields: Mapping[str, Any], rows: Sequence[Any], database: str) -> tuple[str, Statement]:
+    types = {name: _type(field, database) for name, field in fields.items()}
+    text = json.dumps([{name: row[name] for name in fields} for row in rows], default=_plain)
+    return 'sent."{}"', postgres.records(types, text)
+
+
+def _sqlite_source(fields: Mapping[str, Any], rows: Sequence[Any], database: str) -> tuple[str, Statement]:
+    """JSON columns are stored as they arrive; other values are converted for storage before."""
+    connection = connections[database]
+
+    def stored(name: str, value: Any) -> Any:
+        is_json = isinstance(fields[name], models.JSONField)
+        return value if is_json else fields[name].get_db_prep_save(value, connection)
+
+    text = json.dumps([{name: stored(name, row[name]) for name in fields} for row in rows])
+    return "json_extract(value, '$.{}')", Statement("json_each(%s)", (text,))
+
+
+def _type(field: Any, database: str) -> str:
+    type_: str = field.db_type(connections[database])
+    return type_.removesuffix(" CHECK").split(" ")[0] if isinstance(field, models.IntegerField) else type_
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds()} seconds"
+    return str(value)

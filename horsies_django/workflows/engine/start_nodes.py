@@ -22,9 +22,8 @@ from ...models import Workflow, WorkflowEvent
 from ...models.claims import TaskRoute
 from .. import lifecycle
 from ..node_options import CALL_COLUMNS
-from . import insert_rows, limits
 from .context import EngineContext
-from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, insert_tasks
+from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, enqueue_limited, insert_nodes, insert_tasks
 from .node_end import err_result
 from .rows import NodeEnd, NodeResult, NodeRows, NodeState, Position, where_in
 
@@ -55,7 +54,8 @@ def start(context: EngineContext, ready: Collection[NodeState]) -> list[NodeEnd]
         by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
     enqueue(context, "decide", by_kind["undecided"], **engine_task(f"{_TASKS_MODULE}.decide"))
     enqueue(context, "task", by_kind[NodeKind.TASK])
-    limits.enqueue_limited(context, {node.pk: node.limit_key for node in ready if node.pk in by_kind["limited"]})
+    limited = [node for node in ready if node.pk in by_kind["limited"]]
+    enqueue_limited(context, {node.pk: str(node.limit_key) for node in limited})
     enqueue(context, "build", by_kind[NodeKind.SUBWORKFLOW], **BUILD_COLUMNS)
     _schedule_wake(context, by_kind[NodeKind.SLEEP])
     events = [node for node in ready if node.pk in by_kind[NodeKind.EVENT]]
@@ -199,9 +199,8 @@ def _insert_items(context: EngineContext, maps: Sequence[tuple[NodeState, Sequen
         workflow.node_count += len(items)
         workflow.open_count += len(items)
         more[node.workflow_id] += len(items)
-    insert_rows.insert(database, rows)
-    insert_tasks(context, free)
-    limits.insert_limited_tasks(context, limited)
+    insert_nodes(database, rows)
+    insert_tasks(context, free, limited)
     new = ValueByPk({key: str(count) for key, count in more.items()}, models.IntegerField())
     Workflow.objects.using(database).filter(where_in(database, more)).update(
         node_count=F("node_count") + new, open_count=F("open_count") + new
