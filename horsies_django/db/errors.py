@@ -1,10 +1,17 @@
-"""Tells errors of statements from errors of an unavailable database."""
+"""Tells errors of rows from errors of an unavailable database, and keeps rows that fail from stopping others."""
 
 from __future__ import annotations
 
-from typing import Final, TypeGuard
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeGuard, TypeVar
 
 from django.db import DataError, Error, IntegrityError, InterfaceError, OperationalError
+
+logger = logging.getLogger("horsies_django")
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 #: PostgreSQL's code for a write on a read-only server: a standby, or a primary that becomes one.
 READ_ONLY: Final = "25006"
@@ -65,14 +72,25 @@ def is_row_error(error: BaseException) -> bool:
     return is_permanent_error(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)
 
 
-def primary_message(error: Error) -> str:
-    """Return the message of a database error without its details, in which PostgreSQL quotes the row's values."""
+def primary_message(error: Exception) -> str:
+    """Return the message of an error without its details, in which PostgreSQL quotes the row's values."""
     diagnosis = getattr(error.__cause__, "diag", None)
-    return str(getattr(diagnosis, "message_primary", None) or error)
+    return str(getattr(diagnosis, "message_primary", None) or (error if isinstance(error, Error) else repr(error)))
 
 
-def is_out_of_range(error: BaseException) -> bool:
-    """Whether a row has values that can't be read or are out of range; False if a trigger rejects it."""
-    if isinstance(error, IntegrityError):
-        return "_in_range" in str(error)
-    return is_row_error(error) and not sqlstate(error).startswith(_RAISED)
+def row_by_row(rows: Sequence[T], act: Callable[[Sequence[T]], R], set_aside: Callable[[T, Exception], R]) -> list[R]:
+    """Apply ``act`` to rows, or to their keys; if that fails, to each alone. Return what it returns.
+
+    ``set_aside`` handles the rows that fail alone, so that one row never stops the others. Each call of ``act`` has to
+    be a transaction or a savepoint. Raises errors that no row causes: the database is unavailable, or a privilege is
+    missing.
+    """
+    try:
+        return [act(rows)] if rows else []
+    except Exception as error:
+        if is_outage(error) or lacks_privilege(error):
+            raise
+        if len(rows) == 1:
+            return [set_aside(rows[0], error)]
+        logger.exception("batch failed rows=%d: retried one by one", len(rows))
+    return [result for row in rows for result in row_by_row([row], act, set_aside)]

@@ -11,13 +11,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models, transaction
 from django.db.models import Case, Count, Q, Value, When
 
 from ..core.status import TaskStatus
-from ..db.errors import is_row_error
+from ..db.errors import row_by_row
 from ..db.expressions import OuterColumn
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.now import Now
@@ -135,21 +136,13 @@ def sweep(database: str) -> int:
     total, last = 0, ""
     while keys := _waiting(database, last):
         last = keys[-1]
-        total += _release_singly(database, _with_room(database, keys))
+        total += sum(row_by_row(_with_room(database, keys), partial(release_all, database), _leave))
     return total
 
 
-def _release_singly(database: str, keys: Collection[str]) -> int:
-    """Release tasks of these keys. A key that fails because of a row does not stop the others."""
-    try:
-        return release_all(database, keys)
-    except Exception as error:
-        if not is_row_error(error):
-            raise
-        if len(keys) == 1:
-            logger.exception("limit can't be checked key=%r", *keys)
-            return 0
-    return sum(_release_singly(database, [key]) for key in keys)
+def _leave(key: str, error: Exception) -> int:
+    logger.error("limit can't be checked key=%r", key, exc_info=error)
+    return 0
 
 
 def _waiting(database: str, after: str) -> list[str]:

@@ -8,13 +8,14 @@ two workers may hold the same number.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from django.db import IntegrityError, OperationalError, connections, models, transaction
+from django.db import Error, IntegrityError, OperationalError, connections, models, transaction
 from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Greatest
 
@@ -26,6 +27,7 @@ from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
 from ..core.transition import Transition
 from ..core.unique import UniqueUntil
+from ..db.errors import is_outage, is_row_error, primary_message
 from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from ..db.now import Now
@@ -39,6 +41,8 @@ from .subscribers import subscribers
 
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the base class below names it
+
+logger = logging.getLogger("horsies_django")
 
 #: Maximum rows that one statement of a reaper's duty changes.
 BATCH: Final = 500
@@ -305,10 +309,23 @@ class TaskQuerySet(OperatorActions["Task"]):
         """CLAIMED → PENDING, for tasks whose claimer sends no heartbeats."""
         return self._apply(lifecycle.REQUEUE, **_CLAIM_CLEARED)
 
-    def fail_unreadable(self, why: str) -> int:
+    def set_aside(self, key: UUID, error: Exception) -> int:
+        """Fail the one of these tasks whose row caused ``error``; return how many. A row that refuses that is left."""
+        count = 0
+        if is_row_error(error):
+            try:
+                count = self.filter(pk=key)._fail_unreadable(primary_message(error))
+            except Error as refusal:
+                if is_outage(refusal):
+                    raise
+        logger.error("task can't be processed id=%s: %s", key, "marked FAILED" if count else "skipped", exc_info=error)
+        return count
+
+    def _fail_unreadable(self, why: str) -> int:
         """PENDING, CLAIMED, RUNNING → FAILED for rows that break a statement; return how many. Writes no attempt."""
         rows = self.filter(lifecycle.FAIL_UNREADABLE.is_possible)
-        error = TaskError[None](error_code=OperationalCode.WORKER_ROW_UNREADABLE, message=clean_text(why))
+        message = clean_text(f"The row can't be processed: {why}")
+        error = TaskError[None](error_code=OperationalCode.WORKER_ROW_UNREADABLE, message=message)
         with transaction.atomic(using=self.db), subscribers.follow_nodes(rows), rows.releasing_limits():
             return rows._apply(
                 lifecycle.FAIL_UNREADABLE,

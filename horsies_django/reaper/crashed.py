@@ -22,7 +22,7 @@ from ..models.claims import Completion, WorkerInfo, error_result
 from ..models.release_blocked import release_after_commit
 from ..models.transitions import TaskQuerySet
 from ..workflows import gateway
-from .batches import BatchResult, SkippedRows, fail_unreadable, run_all_batches, run_batch
+from .batches import BatchResult, run_all_batches, run_batch
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -89,12 +89,11 @@ class TimeoutPolicy:
 
 def recover_all(tasks: TaskQuerySet, evidence: Evidence | None = None) -> int:
     """Recover ``tasks`` batch by batch; return how many were recovered."""
-    return run_all_batches(lambda skipped: recover_batch(tasks, skipped, evidence))
+    return run_all_batches(lambda: recover_batch(tasks))
 
 
 def recover_batch(
     tasks: TaskQuerySet,
-    skipped: SkippedRows,
     evidence: Evidence | None = None,
     may_act: Callable[[], bool] = lambda: True,
 ) -> BatchResult:
@@ -106,7 +105,7 @@ def recover_batch(
 
     Without ``evidence``, every task counts as started and within its time limit.
     """
-    return run_batch(tasks, partial(_recover, evidence=evidence), skipped, may_act=may_act, give_up=fail_unreadable)
+    return run_batch(tasks, partial(_recover, evidence=evidence), may_act=may_act)
 
 
 def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:

@@ -14,7 +14,7 @@ from ..models import Limit, Task, release_blocked
 from ..models.check_migrated import raise_if_forbidden
 from ..models.transitions import TaskQuerySet
 from ..workflows import gateway
-from .batches import BatchResult, SkippedRows, fail_unreadable, run_all_batches, run_batch
+from .batches import BatchResult, run_all_batches, run_batch
 from .crashed import recover_batch
 from .prune import prune_heartbeats, prune_tasks, prune_workers, prune_workflows
 from .rollup import prune_error_groups, prune_rollups, roll_up
@@ -26,7 +26,7 @@ BATCHES_PER_PASS: Final = 40
 
 NO_BATCH: Final = BatchResult(0, 0)
 
-Duty = Callable[[Options, SkippedRows], BatchResult]
+Duty = Callable[[Options], BatchResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +41,37 @@ class DutyReport:
         return f"{self.duty}: {self.count}" + (f" (stopped by {self.error})" if self.error else "")
 
 
-def requeue_stale_claimed(
-    options: Options, skipped: SkippedRows, may_detect_stale: Callable[[], bool] = lambda: True
-) -> BatchResult:
+def requeue_stale_claimed(options: Options, may_detect_stale: Callable[[], bool] = lambda: True) -> BatchResult:
     """Requeue CLAIMED tasks whose worker stopped sending heartbeats."""
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
         return NO_BATCH
     stale = _tasks(options).stale_claimed(recovery.claimed_stale_after)
-    return run_batch(stale, _requeue, skipped, may_act=may_detect_stale, give_up=fail_unreadable)
+    return run_batch(stale, _requeue, may_act=may_detect_stale)
 
 
-def recover_stale_running(
-    options: Options, skipped: SkippedRows, may_detect_stale: Callable[[], bool] = lambda: True
-) -> BatchResult:
+def recover_stale_running(options: Options, may_detect_stale: Callable[[], bool] = lambda: True) -> BatchResult:
     """Retry or fail RUNNING tasks whose worker stopped sending heartbeats."""
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
         return NO_BATCH
     stale = _tasks(options).stale_running(recovery.running_stale_after)
-    return recover_batch(stale, skipped, may_act=may_detect_stale)
+    return recover_batch(stale, may_act=may_detect_stale)
 
 
-def expire_overdue(options: Options, skipped: SkippedRows) -> BatchResult:
+def expire_overdue(options: Options) -> BatchResult:
     """Expire PENDING tasks whose ``good_until`` has passed."""
     overdue = _tasks(options).overdue().order_by("good_until")
-    return run_batch(overdue, _expire, skipped, give_up=fail_unreadable)
+    return run_batch(overdue, _expire)
 
 
-def release_blocked_tasks(options: Options, skipped: SkippedRows) -> BatchResult:
+def release_blocked_tasks(options: Options) -> BatchResult:
     """Release blocked tasks whose concurrency limit has room; the process that should have released them died."""
     count = release_blocked.sweep(options.database)
     return BatchResult(count, count)
 
 
-def repair_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
+def repair_workflows(options: Options) -> BatchResult:
     """Advance workflows in which a node ended but its successors did not start."""
     from ..workflows.engine import repair
 
@@ -83,7 +79,7 @@ def repair_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
     return BatchResult(len(done), len([each for each in done if each.ended_workflows or not each.error]))
 
 
-def expire_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
+def expire_workflows(options: Options) -> BatchResult:
     """Expire workflows whose ``good_until`` has passed."""
     from ..workflows.engine import repair
 
@@ -91,7 +87,7 @@ def expire_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
     return BatchResult(count, count)
 
 
-def expire_paused_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
+def expire_paused_workflows(options: Options) -> BatchResult:
     """Expire workflows that have been PAUSED for longer than ``paused_workflow_auto_cancel_after``."""
     from ..workflows.engine import repair
 
@@ -100,14 +96,14 @@ def expire_paused_workflows(options: Options, skipped: SkippedRows) -> BatchResu
     return BatchResult(count, count)
 
 
-def prune_limits(options: Options, skipped: SkippedRows) -> BatchResult:
+def prune_limits(options: Options) -> BatchResult:
     """Delete concurrency limits that have had no task for a day."""
     return BatchResult(0, Limit.objects.using(options.database).forget(_tasks(options)))  # one batch deletes them all
 
 
 def requeue_all(stale: TaskQuerySet) -> int:
     """Requeue CLAIMED tasks batch by batch; return how many were requeued."""
-    return run_all_batches(lambda skipped: run_batch(stale, _requeue, skipped, give_up=fail_unreadable))
+    return run_all_batches(lambda: run_batch(stale, _requeue))
 
 
 def _requeue(stale: TaskQuerySet) -> int:
@@ -184,10 +180,10 @@ def run_pass(
 
 
 def _run(name: str, duty: Duty, options: Options, is_mine: IsMine) -> DutyReport:
-    total, skipped = 0, SkippedRows()
+    total = 0
     try:
         for _ in range(BATCHES_PER_PASS):
-            batch = duty(options, skipped)
+            batch = duty(options)
             total += batch.done
             if not batch.may_be_more or not is_mine(True):
                 break

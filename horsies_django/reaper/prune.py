@@ -18,7 +18,7 @@ from ..db.now import Now
 from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
-from .batches import BatchResult, Rows, SkippedRows, run_all_batches, run_batch
+from .batches import BatchResult, Rows, run_all_batches, run_batch
 
 #: Maximum root workflows deleted in one transaction, and maximum nodes deleted in one statement.
 TREES: Final = 200
@@ -28,19 +28,19 @@ NODES: Final = 2_000
 WORKER_RETENTION: Final = 86_400
 
 
-def prune_tasks(options: Options, skipped: SkippedRows) -> BatchResult:
+def prune_tasks(options: Options) -> BatchResult:
     """Delete ended tasks past their ``kept_until``, with their attempts and heartbeats."""
     past = past_retention(Task.objects.using(options.database).all())
-    return run_batch(past.order_by("kept_until"), delete, skipped)
+    return run_batch(past.order_by("kept_until"), delete)
 
 
-def prune_workflows(options: Options, skipped: SkippedRows) -> BatchResult:
+def prune_workflows(options: Options) -> BatchResult:
     """Delete ended workflows past their ``kept_until``, with their nodes, events and subworkflows."""
     past = Workflow.objects.using(options.database).past_retention()
-    return run_batch(past.order_by("kept_until"), delete_trees, skipped, TREES)
+    return run_batch(past.order_by("kept_until"), delete_trees, TREES)
 
 
-def prune_heartbeats(options: Options, _: SkippedRows) -> BatchResult:
+def prune_heartbeats(options: Options) -> BatchResult:
     """Delete heartbeats older than ``heartbeat_retention_hours``. Keys grow with time, so no index is needed."""
     seconds = heartbeat_retention(options)
     if seconds is None:
@@ -61,7 +61,7 @@ def heartbeat_retention(options: Options) -> float | None:
     return max(hours.total_seconds(), recovery.claimed_stale_after, recovery.running_stale_after)
 
 
-def prune_workers(options: Options, _: SkippedRows) -> BatchResult:
+def prune_workers(options: Options) -> BatchResult:
     """Delete the rows of workers without a heartbeat for a day."""
     silent = Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION))
     keys = list(silent.values_list("pk", flat=True)[:BATCH])
@@ -137,9 +137,9 @@ def prune(options: Options, tasks: TaskQuerySet, workflows: WorkflowQuerySet, *,
     if dry_run:
         return Pruned(past.count(), trees.count(), _expired_heartbeats(options))
     return Pruned(
-        run_all_batches(lambda skipped: run_batch(past.order_by("kept_until"), delete, skipped)),
-        run_all_batches(lambda skipped: run_batch(trees.order_by("kept_until"), delete_trees, skipped, TREES)),
-        run_all_batches(lambda skipped: prune_heartbeats(options, skipped)),
+        run_all_batches(lambda: run_batch(past.order_by("kept_until"), delete)),
+        run_all_batches(lambda: run_batch(trees.order_by("kept_until"), delete_trees, TREES)),
+        run_all_batches(lambda: prune_heartbeats(options)),
     )
 
 
@@ -169,7 +169,7 @@ def _prune_in_batches(wanted: Rows, act: Callable[[Rows], int], dry_run: bool) -
     while step := _next_keys(wanted.model._default_manager.using(wanted.db), last):
         last = step[-1]
         found = wanted.filter(pk__in=step)
-        count += found.count() if dry_run else run_batch(found, act, SkippedRows()).done
+        count += found.count() if dry_run else run_batch(found, act).done
     return count
 
 

@@ -20,7 +20,7 @@ from ..db.now import Now
 from ..models import ErrorGroup, Rollup, Task, TaskAttempt, Watermark
 from ..models.rollup import MINUTES, RollupSpan, start_of
 from ..models.transitions import BATCH
-from .batches import BatchResult, SkippedRows
+from .batches import BatchResult
 
 #: Name of the watermark, which stores the primary key up to which attempts are counted.
 WATERMARK: Final = "rolled up attempts"
@@ -49,7 +49,7 @@ MAX_ERROR_GROUPS: Final = 5_000
 ROLLUP_RETENTION: Final = {RollupSpan.MINUTE: timedelta(hours=3), RollupSpan.HOUR: timedelta(days=35)}
 
 
-def roll_up(options: Options, _: SkippedRows) -> BatchResult:
+def roll_up(options: Options) -> BatchResult:
     """Count attempts written since the last pass: in all, and by the minute and the hour in which they ended."""
     settled = uncounted(options.database).filter(finished_at__lt=NowPlus(-SETTLE_DELAY))
     if not settled.order_by("pk").values_list("pk").first():
@@ -60,7 +60,7 @@ def roll_up(options: Options, _: SkippedRows) -> BatchResult:
         return _roll_up_window(options.database)
 
 
-def prune_rollups(options: Options, _: SkippedRows) -> BatchResult:
+def prune_rollups(options: Options) -> BatchResult:
     """Delete minutes older than three hours and hours older than 35 days."""
     rollups = Rollup.objects.using(options.database)
     old = rollups.none()
@@ -70,7 +70,7 @@ def prune_rollups(options: Options, _: SkippedRows) -> BatchResult:
     return BatchResult(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
 
 
-def prune_error_groups(options: Options, _: SkippedRows) -> BatchResult:
+def prune_error_groups(options: Options) -> BatchResult:
     """Delete error groups that were last seen before the oldest roll-up that counts them."""
     too_old = NowPlus(-ROLLUP_RETENTION[RollupSpan.HOUR].total_seconds())
     groups = ErrorGroup.objects.using(options.database)

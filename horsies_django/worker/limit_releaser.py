@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from ..db.errors import is_row_error
-from ..models.claims import TaskRoute
+from ..db.errors import row_by_row
 from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released
 from .slot_pool import SlotPool
 from .store import WorkerStore
@@ -61,28 +59,18 @@ class LimitReleaser:
         busy = dict[str, None]()
         while self._keys and now < began + TIME_SLICE:
             batch = list(islice(self._keys, KEYS_PER_TRANSACTION))
-            released = self._release_batch(batch)
+            parts = row_by_row(batch, self._store.release_blocked, _leave)
             for key in batch:
                 del self._keys[key]
-            busy |= dict.fromkeys(released.busy)
-            yield released
+            busy |= dict.fromkeys(key for part in parts for key in part.busy)
+            yield from parts
             now = time.monotonic()
         has_running = any(pool.running for pool in self._pools)
         self._paused_until = now + (now - began) * (SLICE_SHARE - 1) if self._keys and has_running else now
         self._keys |= busy
         self.next_at = max(self._paused_until, now + LOCKED_PAUSE if busy else now) if self._keys else float("inf")
 
-    def _release_batch(self, keys: Sequence[str]) -> Released:
-        """Release at these limits. One that fails because of a row does not hold up the others."""
-        try:
-            return self._store.release_blocked(keys)
-        except Exception as error:
-            if not is_row_error(error):
-                raise
-            if len(keys) == 1:
-                logger.exception("limit can't be released key=%r: left to the reaper", keys[0])
-                return NONE_RELEASED
-        parts = [self._release_batch([key]) for key in keys]
-        routes = sum((part.routes for part in parts), Counter[TaskRoute]())
-        again = [part.recheck_in for part in parts if part.recheck_in is not None]
-        return Released(routes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))
+
+def _leave(key: str, error: Exception) -> Released:
+    logger.error("limit can't be released key=%r: left to the reaper", key, exc_info=error)
+    return NONE_RELEASED

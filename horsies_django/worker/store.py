@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from django.db import Error, OperationalError, connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from ..core.process_memory import resident_bytes
 from ..core.queue_policy import POLICY_COLUMNS
@@ -21,7 +21,7 @@ from ..core.serialization import clean_text, dumps
 from ..core.status import AttemptOutcome, BeatRole, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
-from ..db.errors import is_permanent_error, is_row_error, primary_message
+from ..db.errors import primary_message, row_by_row
 from ..db.notifications import ANY_QUEUE, ping_after_commit, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
@@ -336,52 +336,34 @@ class WorkerStore:
         A result that the database refuses fails its own task only. If a workflow can't advance, the result is stored
         all the same.
         """
-        for end in ends:
-            try:
-                self._save_and_advance(end)
-            except Error as error:
-                if not is_permanent_error(error):
-                    raise  # an outage is not the fault of the result
-                self._save_refused(end, error)
+        row_by_row(ends, self._save_and_advance, self._save_refused)
 
-    def _save_refused(self, end: Completion, error: Error) -> None:
-        try:
-            self._save_and_advance(_refused(end, error))
-        except Error as again:
-            if not is_permanent_error(again):
-                raise
-            held = self._tasks().under_claims([end], TaskStatus.RUNNING, self._runner.worker_id)
-            held.fail_unreadable(f"The database refused the task's result: {again}")
+    def _save_refused(self, end: Completion, error: Exception) -> None:
+        held = self._tasks().under_claims([end], TaskStatus.RUNNING, self._runner.worker_id)
+        row_by_row([_refused(end, error)], self._save_and_advance, lambda _, again: held.set_aside(end.task_id, again))
+
+    def _save_and_advance(self, ends: Sequence[Completion]) -> None:
+        tasks = self._tasks().filter(pk__in=[end.task_id for end in ends])
+        with self.transaction(), gateway.lock_then_advance(tasks):
+            self.save(ends)
 
     def fail_unclaimable(self, pools: Sequence[SlotPool]) -> int:
-        """Fail the tasks that can't be claimed, among the next ones of these pools; return how many there were.
-
-        A failed claim of many does not tell which row is at fault. So each task is claimed alone, in a transaction that
-        is rolled back.
-        """
-        found = 0
+        """Fail the tasks that can't be claimed, among the next ones of these pools; return how many there were."""
+        count = 0
         for pool in pools:
+            claim = partial(self._try_to_claim, is_async=pool.is_async)
             for queue in pool.queues:
                 next_up = self._tasks().next_up(is_async=pool.is_async).filter(queue_name=queue)
-                for key in list(next_up.values_list("pk", flat=True)[: max(MIN_ISOLATED, 2 * pool.room)]):
-                    found += self._fail_if_unclaimable(key, is_async=pool.is_async)
-        return found
+                keys = list(next_up.values_list("pk", flat=True)[: max(MIN_ISOLATED, 2 * pool.room)])
+                count += sum(row_by_row(keys, claim, self._tasks().pending().set_aside))
+        return count
 
-    def _fail_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
-        row = self._tasks().filter(pk=key)
-        try:
-            with self.transaction():
-                row.claim(self._runner.worker_id, start=1, is_async=is_async)
-                transaction.set_rollback(True, using=self._config.database)
-        except Exception as error:
-            if not is_row_error(error):
-                raise
-            return row.fail_unreadable(f"The row can't be claimed: {error}")
+    def _try_to_claim(self, keys: Sequence[UUID], *, is_async: bool) -> int:
+        """Claim these tasks in a transaction that is rolled back."""
+        with self.transaction():
+            self._tasks().filter(pk__in=keys).claim(self._runner.worker_id, start=len(keys), is_async=is_async)
+            transaction.set_rollback(True, using=self._config.database)
         return 0
-
-    def _save_and_advance(self, end: Completion) -> None:
-        with self.transaction(), gateway.lock_then_advance(self._tasks().filter(pk=end.task_id)):
-            self.save([end])
 
     def due_limits(self) -> set[str]:
         """Return the keys of limits at which time alone has made room, a few hundred at most."""
@@ -533,7 +515,7 @@ def latest(ends: Sequence[Completion]) -> list[Completion]:
     return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
 
 
-def _refused(end: Completion, error: Error) -> Completion:
+def _refused(end: Completion, error: Exception) -> Completion:
     message = clean_text(f"The database refused the result: {primary_message(error)}")
     code = OperationalCode.WORKER_SERIALIZATION_ERROR
     result = dumps({"err": TaskError(error_code=code, message=message).as_json()})

@@ -93,7 +93,7 @@ def test_rows_at_the_head_that_refuse_changes_do_not_block_the_rest(poison, capl
             poison(row)
 
     assert reap()["expired overdue tasks"].count == BATCH + 3 - 20
-    assert caplog.text.count("task can't be processed") == 20
+    assert caplog.text.count("task can't be processed") >= 20
 
 
 def test_a_stale_run_with_a_damaged_policy_is_not_retried(caplog):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import Error, InterfaceError, OperationalError, connections, models, transaction
+from django.db import models, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
 
 from ...core.results import OperationalCode, RetrievalCode, TaskError
@@ -24,7 +25,7 @@ from ...core.workflow_status import (
     WorkflowTaskStatus,
 )
 from ...db.completions import notify_after_commit
-from ...db.errors import INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, READ_ONLY, is_row_error, primary_message, sqlstate
+from ...db.errors import is_row_error, primary_message, row_by_row
 from ...db.expressions import NowPlus, SecondsUntil
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
@@ -67,41 +68,39 @@ def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:
     A tree with unreadable rows becomes FAILED with ``WORKER_ROW_UNREADABLE``, and the others are still repaired. A tree
     that another transaction has locked is left for the next pass.
     """
-    repaired: list[Repaired] = []
-    for root in _stuck_roots(database, most):
-        try:
-            with transaction.atomic(using=database):
-                if Workflow.objects.using(database).lock([root], skip=True):
-                    repaired.append(_repair_tree(database, root))
-        except Exception as error:
-            _raise_if_outage(database, error)
-            logger.exception("workflow can't be repaired id=%s", root)
-            repaired.append(_fail_tree(database, root, error))
+    repaired = (_repair_or_fail(database, root) for root in _stuck_roots(database, most))
     return [each for each in repaired if each.has_changes]
 
 
-def _raise_if_outage(database: str, error: Exception) -> None:
-    is_unavailable = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
-    is_unavailable = is_unavailable or sqlstate(error) in (READ_ONLY, LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE)
-    if is_unavailable or connections[database].in_atomic_block:
-        raise error
+def _repair_or_fail(database: str, root: UUID) -> Repaired:
+    def run(_: Sequence[UUID]) -> Repaired:
+        with transaction.atomic(using=database):
+            is_locked = Workflow.objects.using(database).lock([root], skip=True)
+            return _repair_tree(database, root) if is_locked else Repaired(root)
+
+    return row_by_row([root], run, partial(_fail_tree, database))[0]
 
 
 def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
     """Fail a tree whose rows are damaged; leave it after any other error."""
+    logger.error("workflow can't be repaired id=%s", root, exc_info=error)
     if not is_row_error(error):
         return Repaired(root, error=repr(error))
-    why = primary_message(error) if isinstance(error, Error) else repr(error)
-    try:
+    why = primary_message(error)
+
+    def fail(_: Sequence[UUID]) -> Repaired:
         with transaction.atomic(using=database):
             if not Workflow.objects.using(database).lock([root], skip=True):
                 return Repaired(root)
-            finished = _fail_unreadable(database, root, f"The rows of the workflow are damaged: {why}")
-    except Exception as problem:
-        _raise_if_outage(database, problem)
-        logger.exception("workflow can't be failed id=%s: left as it is", root)
-        return Repaired(root, error=repr(problem))
-    return Repaired(root, ended_workflows=finished, error=why)
+            count = _fail_unreadable(database, root, f"The rows of the workflow are damaged: {why}")
+            return Repaired(root, ended_workflows=count, error=why)
+
+    return row_by_row([root], fail, _leave)[0]
+
+
+def _leave(root: UUID, error: Exception) -> Repaired:
+    logger.error("workflow can't be failed id=%s: left as it is", root, exc_info=error)
+    return Repaired(root, error=repr(error))
 
 
 def _fail_unreadable(database: str, root: UUID, why: str) -> int:
@@ -155,12 +154,11 @@ def _expire_or_fail(
     which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None
 ) -> bool:
     """Expire one workflow; fail its tree if its rows are damaged, so that the others still expire."""
-    try:
-        return _expire(which, key, root, error)
-    except Exception as problem:
-        _raise_if_outage(which.db, problem)
-        logger.exception("workflow can't be expired id=%s", key)
+
+    def fail(_: UUID, problem: Exception) -> bool:
         return bool(_fail_tree(which.db, root, problem).ended_workflows)
+
+    return row_by_row([key], lambda _: _expire(which, key, root, error), fail)[0]
 
 
 def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
