@@ -28,7 +28,7 @@ from ..models.operator_actions import ENGINE_TASK_PREFIX
 from ..reaper.duties import DUTIES, run_pass
 from ..schedules.scheduler import Scheduler
 from ..worker.config import WorkerConfig
-from ..worker.execution_result import ExecutionResult
+from ..worker.execution import ExecutionResult
 from ..worker.inline import InlineWorker
 
 #: Runs of tasks after which a drain gives up: a task that sends itself again would go on for ever.

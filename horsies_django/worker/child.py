@@ -54,11 +54,10 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from . import runner
     from .config import WorkerConfig
     from .console_logging import log_to_console
-    from .exit_reason import ExitReason, Notice
     from .fork_safety import ignored, install_fork_hooks
     from .inbox import Command, Inbox
-    from .quiet_signals import handle_quiet_signals
-    from .started_registry import StartedRegistry
+    from .started_registry import ExitReason, Notice, StartedRegistry
+    from .stop_signals import handle_quiet_signals
 
     log_to_console(int(verbosity))
     install_fork_hooks()
@@ -125,7 +124,7 @@ def _read_commands(control: ControlPipe, inbox: Inbox, started_registry: Started
     """Put the supervisor's commands into the inbox; record a pulse each second if the producer and the log go on."""
     from .console_logging import accepts_records
     from .inbox import Command
-    from .stall_detector import PULSE_INTERVAL
+    from .started_registry import PULSE_INTERVAL
 
     while True:
         if inbox.progress.is_made() and accepts_records(PULSE_INTERVAL):

@@ -19,8 +19,7 @@ from ..models import Task, Worker
 from ..models.claims import Completion
 from ..workflows.conditions import conditions_of
 from ..workflows.definition_registry import definition_registry
-from .execution import Execution
-from .execution_result import ExecutionResult
+from .execution import Execution, ExecutionResult
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -1,4 +1,7 @@
-"""Writes the worker's log lines to the terminal, for projects that have not configured logging."""
+"""Writes the worker's log lines to the terminal, for projects that have not configured logging, and never blocks long.
+
+In a supervisor, a thread of its own passes records to their handlers, so that a handler that blocks stops nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ import select
 import socket
 import stat
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final, TextIO
+from types import TracebackType
+from typing import Final, Self, TextIO
 
 from ..core.current_task import ClaimedRow, log_attributes
-from ..core.printable import OneLine, one_line
+from ..core.printable import LOGGERS, OneLine, one_line
+from ..core.sync import Mailbox
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -270,3 +276,77 @@ def _handler() -> BufferedHandler | None:
         if isinstance(handler, BufferedHandler):
             return handler
     return None
+
+
+#: Records that wait for a handler that blocks; further ones are lost, and counted.
+MAX_WAITING: Final = 1_000
+
+#: Seconds that the thread waits for records.
+_IDLE: Final = 60.0
+
+#: Seconds that the last records may take.
+CLOSE_TIMEOUT: Final = 1.0
+
+
+class LogThread(logging.Filter):
+    """Passes the records of our loggers to their handlers in a thread of its own, for the length of a ``with`` block.
+
+    It is the last filter of each logger: it keeps a record, and the thread passes the record on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: Mailbox[logging.LogRecord | None] = Mailbox()
+        self._lock = threading.RLock()  # a signal handler may log
+        self._lost = 0
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="horsies-log", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        for name in LOGGERS:
+            logging.getLogger(name).addFilter(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        for name in LOGGERS:
+            logging.getLogger(name).removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the record for the thread, which passes it on. Once this is closed, let it through."""
+        if threading.current_thread() is self._thread:
+            return True
+        with self._lock:
+            if self._is_closed or not self._thread.is_alive():
+                return True
+            if len(self._records) < MAX_WAITING:
+                self._records.put(record)
+            else:
+                self._lost += 1
+        return False
+
+    def close(self) -> None:
+        """End the thread after its last record; wait at most :data:`CLOSE_TIMEOUT` seconds.
+
+        Records that a handler still blocks then may be lost, and are not counted.
+        """
+        with self._lock:
+            self._is_closed = True
+        self._records.put(None)
+        self._thread.join(CLOSE_TIMEOUT)
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            for record in self._records.take(_IDLE):
+                if record is None:
+                    is_open = False
+                else:  # its logger's filters have seen it
+                    logging.getLogger(record.name).callHandlers(record)
+            with self._lock:
+                lost, self._lost = self._lost, 0
+            if lost:
+                logger.warning("log lines lost count=%d: a handler blocked", lost)

@@ -11,10 +11,8 @@ from typing import ClassVar, Final
 from ..core.current_task import current_run
 from ..core.exceptions import TaskTimeLimit
 from . import run_task
-from .connection_cleanup import rolling_back_open_transactions
-from .context_isolation import isolated
-from .execution import Execution
-from .execution_result import ExecutionResult, NotStarted
+from .execution import Execution, ExecutionResult, NotStarted
+from .isolation import isolated, rolling_back_open_transactions
 
 OnResult = Callable[[ExecutionResult | NotStarted], None]
 

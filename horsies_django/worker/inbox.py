@@ -6,14 +6,49 @@ import select
 import socket
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from typing import Protocol
 
 from ..core.sync import WakeEvent
 from ..db.notifications import SlotFreed, TaskReady
-from .execution_result import ExecutionResult, NotStarted
-from .progress import Progress
+from .execution import ExecutionResult, NotStarted
+
+
+class Progress:
+    """A context manager for the waits of the producer's loop: for an item of its inbox, or for the database.
+
+    Between two waits it only computes, which takes milliseconds. Otherwise it is stuck, in a lock or in a write.
+    Outside of the loop, a runner that starts or ends may take its time.
+    """
+
+    def __init__(self) -> None:
+        self._is_watched = False
+        self._is_waiting = False
+        self._waits = 0
+        self._waits_seen = -1
+
+    def __enter__(self) -> None:
+        self._is_waiting = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_waiting = False
+        self._waits += 1
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch this block, which is the loop."""
+        self._is_watched = True
+        try:
+            yield
+        finally:
+            self._is_watched = False
+
+    def is_made(self) -> bool:
+        """Whether the producer is outside of its loop, waits, or has waited since the last call."""
+        before, self._waits_seen = self._waits_seen, self._waits
+        return not self._is_watched or self._is_waiting or self._waits_seen != before
 
 
 class Command(Enum):

@@ -15,7 +15,7 @@ from ..models import Task
 from ..models.claim.query import ORDER
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
-from .execution_result import ExecutionResult, NotStarted
+from .execution import ExecutionResult, NotStarted
 from .executor import InlineExecutor
 from .inbox import Inbox
 from .producer import Producer

@@ -15,10 +15,9 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
 from ..core.current_task import current_run
 from . import result_mapping, run_task
-from .connection_cleanup import SharedThreads, clean_up_connections
-from .execution import Execution
-from .execution_result import ExecutionResult, NotStarted
+from .execution import Execution, ExecutionResult, NotStarted
 from .executor import CLOSE_TIMEOUT, LOOP_BLOCKED_AFTER, Executor
+from .isolation import SharedThreads, clean_up_connections
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -26,14 +26,13 @@ from ..models.claims import ClaimedTask, ClaimLost
 from ..models.worker import WorkerRequest
 from . import console_logging
 from .config import Until
-from .execution import Execution
-from .execution_result import ExecutionResult, NotStarted
-from .exit_reason import ExitReason
+from .execution import Execution, ExecutionResult, NotStarted
 from .inbox import Command, InboxItem
 from .listener import POLL_DELAY
 from .poll import Poller
 from .runner_state import NEVER, RunnerState
 from .slot_pool import SlotPool
+from .started_registry import ExitReason
 from .tick import Ticker
 from .watchdog import INTERRUPT_INTERVAL, Watchdog
 

@@ -31,8 +31,7 @@ from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Completion, error_result
 from ..models.operator_actions import ENGINE_TASK_PREFIX
 from . import tracebacks
-from .execution import Execution
-from .execution_result import ExecutionResult
+from .execution import Execution, ExecutionResult
 
 logger = logging.getLogger("horsies_django.worker")
 

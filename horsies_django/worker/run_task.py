@@ -9,10 +9,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
 from django.db.models import F
 
 from ..core.compat import FrameworkTask
@@ -21,24 +21,23 @@ from ..core.registry import registry
 from ..core.results import OperationalCode
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
+from ..db import postgres
 from ..db.errors import is_outage
-from ..enqueue import grouping
+from ..enqueue import grouping, insert
 from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
-from ..enqueue.task import HorsiesTask
+from ..enqueue.task import HorsiesTask, task
 from ..models import Task
 from ..workflows import gateway, input_resolver
 from . import (
     code_version,
-    connection_cleanup,
     console_logging,
-    deferred_group_join,
+    isolation,
     middleware_stack,
     result_mapping,
     signal_dispatcher,
 )
-from .execution import Execution, TooLate
-from .execution_result import ExecutionResult, NotStarted
+from .execution import Execution, ExecutionResult, NotStarted, TooLate
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -121,7 +120,7 @@ def _value(execution: Execution, call: _PreparedCall) -> Any:
     context = [_context(execution)] if call.task.takes_context else []
     is_async = _is_coroutine_function(call.task.func)
     execution.raise_if_too_late()  # reading the arguments may have taken long
-    is_ours = call.task.func is deferred_group_join.join  # the project's middleware must not see it
+    is_ours = call.task.func is join_group  # the project's middleware must not see it
     if execution.options.middleware and not is_ours:
         function = partial(call.task.func, *context, *call.args, **call.kwargs)
         if is_async:
@@ -163,7 +162,7 @@ def _refuse_end_of_transaction(execute: Any, sql: Any, params: Any, many: bool, 
     """Run a statement of an atomic task; raise TransactionManagementError if it has ended the transaction."""
     result = execute(sql, params, many, context)
     connection = context["connection"]
-    if not connection_cleanup.has_open_transaction(connection):
+    if not isolation.has_open_transaction(connection):
         connection.needs_rollback = True  # also if the function catches the error
         raise transaction.TransactionManagementError(f"The task ended its own transaction with {sql!r}.")
     return result
@@ -245,7 +244,7 @@ def _prepare(execution: Execution) -> _PreparedCall:
         elif claim.has_inputs:
             gathered = grouping.arguments(execution, task)
             if not gathered:
-                return _PreparedCall(deferred_group_join.join_task(claim.backend), [], {"call": kwargs})
+                return _PreparedCall(join_group_task(claim.backend), [], {"call": kwargs})
             kwargs |= gathered
     except Exception as error:
         if is_outage(error):
@@ -263,3 +262,38 @@ def _context(execution: Execution) -> TaskContext:
     execution.state = row.checkpoint
     execution.has_context = True
     return TaskContext(task_result=result_of(row), run=execution)
+
+
+#: The columns that a new group copies from the call that opens it.
+_COPIED_COLUMNS: Final = ("backend", "queue_name", "priority", "timeout", "retention", "retention_by_state", "metadata")
+
+#: Milliseconds to wait for a group that a sender's transaction has locked, and seconds until the next attempt.
+LOCK_WAIT: Final = 100
+RETRY_AFTER: Final = 0.2
+
+
+def join_group_task(backend: str) -> HorsiesTask[..., Any]:
+    """Return the task that joins calls on ``backend``: a project need not have a backend named default."""
+    return task(takes_context=True, atomic=True, backend=backend)(join_group)
+
+
+def join_group(context: TaskContext, call: dict[str, Any]) -> str:
+    """Add a call that has become due to the open group of its key; return the id of the group's task.
+
+    The join and the end of the call are one transaction, so the call joins exactly one group. Raises Snooze while
+    another transaction holds the group.
+    """
+    execution = context.run
+    found = registry.find_task(execution.claim.task_name)
+    if not isinstance(found, HorsiesTask):
+        raise TypeError(
+            f"{execution.claim.task_name} is not a task of horsies_django any more, so its call can't be sent."
+        )
+    own = Task.objects.using(execution.database).values(*_COPIED_COLUMNS).get(pk=execution.task_id)
+    try:
+        with postgres.waiting_for_locks(connections[execution.database], LOCK_WAIT):
+            return str(insert.insert(execution.options, found, (), call, own=own).id)
+    except Error as error:
+        if not is_outage(error):
+            raise
+        raise Snooze(RETRY_AFTER) from error

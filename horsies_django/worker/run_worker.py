@@ -10,11 +10,10 @@ from ..models.check_migrated import check_tables
 from ..reaper.duties import run_pass
 from . import runner
 from .config import Until, WorkerConfig
-from .exit_reason import ExitReason
 from .figures import SupervisorFigures, serve_nothing
 from .inbox import Command, Inbox
-from .quiet_signals import quiet_signals
-from .stop_signals import starting, stop_signals
+from .started_registry import ExitReason
+from .stop_signals import quiet_signals, starting, stop_signals
 from .supervisor import ABORT_TIMEOUT, LEAVE_TIMEOUT, Supervisor
 
 

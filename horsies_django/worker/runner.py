@@ -11,13 +11,12 @@ from ..enqueue.django_result import own_logging
 from .config import WorkerConfig
 from .console_logging import log_and_print
 from .executor import InlineExecutor
-from .exit_reason import ExitReason
 from .inbox import Inbox
 from .loop_executor import LoopExecutor
 from .producer import Producer
 from .runner_state import Report, RunnerState
 from .slot_pool import SlotPool, StartAheadTuner
-from .started_registry import StartedRegistry
+from .started_registry import ExitReason, StartedRegistry
 from .thread_executor import ThreadExecutor
 
 logger = logging.getLogger("horsies_django.worker")

@@ -15,14 +15,12 @@ from django.db import Error
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
 from ..models.claims import ClaimedTask, WorkerInfo
 from .config import HOSTNAME, Until, WorkerConfig
-from .execution import Execution
-from .execution_result import ExecutionResult
-from .exit_reason import ExitReason, Notice
+from .execution import Execution, ExecutionResult
 from .inbox import Command, Inbox
 from .listener import Listener
 from .signal_dispatcher import SignalDispatcher
 from .slot_pool import SlotPool
-from .started_registry import StartedRegistry
+from .started_registry import ExitReason, Notice, StartedRegistry
 from .store import WorkerStore
 
 logger = logging.getLogger("horsies_django.worker")

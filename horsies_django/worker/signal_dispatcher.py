@@ -20,8 +20,8 @@ from ..enqueue.django_result import result_of
 from ..enqueue.send_signals import Job, failures, send_failure, send_finished, sender_of
 from ..models import Task
 from ..models.claims import ClaimedTask
-from .context_isolation import isolated
-from .execution_result import ExecutionResult
+from .execution import ExecutionResult
+from .isolation import isolated
 
 logger = logging.getLogger("horsies_django.worker")
 

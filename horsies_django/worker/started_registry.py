@@ -14,14 +14,36 @@ import os
 import struct
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..models.claims import ClaimRef
-from .exit_reason import ExitReason
+
+
+class ExitReason(StrEnum):
+    """Why a runner exits."""
+
+    DONE = "done"
+    SPENT = "spent"  # it reached max_tasks_per_child or max_memory_mb
+    STOP_REQUESTED = "dismissed"  # an operator asked for it
+    STUCK = "stuck"  # only the end of the process stops one of its executions
+    FORBIDDEN = "forbidden"  # its role has lost a privilege that it needs
+    WRONG_DATABASE = "elsewhere"  # its settings name another database than its supervisor's
+
+
+class Notice(StrEnum):
+    """What a runner reports while it works: it receives the database's notifications, and its supervisor does not."""
+
+    LISTENING = "listening"  # notifications arrive
+    SCHEDULES_CHANGED = "schedules changed"
+
 
 if TYPE_CHECKING:
     from ..reaper.crashed import StaleTask
+
+#: Seconds between two pulses of a runner.
+PULSE_INTERVAL: Final = 1.0
 
 #: A slot: the task's id, the number of the claim, when the function started, and its time limit in seconds.
 _SLOT: Final = struct.Struct("=16sQdd")

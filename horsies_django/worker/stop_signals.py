@@ -1,7 +1,8 @@
-"""The signals that stop a command: the first one stops it in order, and it ends within a limited time.
+"""The signals that stop a command, and those that make a worker quiet.
 
-The main thread may wait for a statement that the database does not answer. So another thread receives the signals too,
-and ends the process when the time is up.
+The first stop signal stops the command in order, and it ends within a limited time. The main thread may wait for a
+statement that the database does not answer. So another thread receives the signals too, and ends the process when the
+time is up. SIGTSTP makes a worker quiet, and SIGCONT resumes it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from itertools import islice
 from typing import Any, Final, Self
 
+from .console_logging import LogThread
 from .fork_safety import ignored, install_fork_hooks
-from .log_thread import LogThread
+from .inbox import Command
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -154,3 +156,33 @@ class _Deadline:
             if isinstance(log_thread, LogThread):
                 log_thread.close()
         logging.shutdown()
+
+
+def handle_quiet_signals(send: Callable[[Command], None]) -> dict[int, Any]:
+    """Have SIGTSTP and SIGCONT send their commands from now on; return the handlers from before.
+
+    A suspended process gets SIGCONT too, so that resumes only what SIGTSTP has made quiet.
+    """
+    is_quiet = False
+
+    def handle(number: int, _: object) -> None:
+        nonlocal is_quiet
+        if number == signal.SIGTSTP or is_quiet:
+            is_quiet = number == signal.SIGTSTP
+            send(Command.QUIET if is_quiet else Command.RESUME)
+
+    return {number: signal.signal(number, handle) for number in (signal.SIGTSTP, signal.SIGCONT)}
+
+
+@contextmanager
+def quiet_signals(send: Callable[[Command], None], *, owns_process: bool) -> Iterator[None]:
+    """Have SIGTSTP and SIGCONT send their commands in this block, if the process runs nothing but this worker."""
+    if not owns_process or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = handle_quiet_signals(send)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

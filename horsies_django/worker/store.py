@@ -40,8 +40,7 @@ from ..workflows.gateway import EngineGateway, NewTasks
 from . import signal_dispatcher
 from .code_version import code_version
 from .config import WorkerConfig
-from .execution import Execution
-from .execution_result import ExecutionResult
+from .execution import Execution, ExecutionResult
 from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
 

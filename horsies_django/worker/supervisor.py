@@ -29,15 +29,13 @@ from ..reaper.loop import Reaper
 from ..schedules.scheduler import Scheduler
 from . import state_files
 from .config import Until, WorkerConfig
-from .exit_reason import ExitReason, Notice
-from .figures import SupervisorFigures, serve_nothing
-from .heartbeat_file import HeartbeatFile
+from .console_logging import LogThread
+from .figures import HeartbeatFile, SupervisorFigures, serve_nothing
 from .inbox import Command
 from .listener import alive_for
-from .log_thread import LogThread
-from .quiet_signals import quiet_signals
 from .spawner import GROUP_GRACE, Child, Spawner, kill_process_group
-from .stop_signals import starting, stop_signals
+from .started_registry import ExitReason, Notice
+from .stop_signals import quiet_signals, starting, stop_signals
 from .supervisor_store import DeadRunner, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")

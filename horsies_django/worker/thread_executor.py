@@ -13,11 +13,9 @@ from django.db.backends.signals import connection_created
 
 from ..core.current_task import current_run
 from . import result_mapping, run_task
-from .connection_cleanup import clean_up_connections, drop_connections
-from .context_isolation import isolated
-from .execution import Execution
-from .execution_result import ExecutionResult, NotStarted
+from .execution import Execution, ExecutionResult, NotStarted
 from .executor import CLOSE_TIMEOUT, Executor, OnResult
+from .isolation import clean_up_connections, drop_connections, isolated
 
 logger = logging.getLogger("horsies_django.worker")
 

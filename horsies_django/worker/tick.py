@@ -17,8 +17,7 @@ from ..db.notifications import notify_slot_freed_after_commit
 from ..models.claims import ClaimedTask
 from ..workflows.gateway import AdvanceFailed
 from .config import Until
-from .execution import Execution
-from .execution_result import ExecutionResult
+from .execution import Execution, ExecutionResult
 from .poll import Poller
 from .runner_state import RunnerState
 from .slot_pool import SlotPool

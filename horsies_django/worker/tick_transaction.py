@@ -19,7 +19,7 @@ from ..db.errors import is_permanent_error
 from ..models.claims import ClaimedTask, Completion, TaskRoute
 from ..models.worker import WorkerRequest
 from ..workflows.gateway import AdvanceFailed
-from .execution_result import ExecutionResult
+from .execution import ExecutionResult
 from .runner_state import RunnerState
 from .slot_pool import SlotPool
 from .store import latest

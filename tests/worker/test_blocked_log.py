@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from horsies_django.models import Task, Worker
-from horsies_django.worker import log_thread
+from horsies_django.worker import console_logging
 from tests.chaos.fleet import is_alive
 from tests.conftest import ROOT, database_url, wait_until
 from tests.jobs import tasks
@@ -170,34 +170,34 @@ class BlockingHandler(logging.Handler):
 @pytest.fixture
 def blocking():
     handler = BlockingHandler()
-    log_thread.logger.addHandler(handler)
-    log_thread.logger.addFilter(handler.count)
+    console_logging.logger.addHandler(handler)
+    console_logging.logger.addFilter(handler.count)
     yield handler
     handler.gate.set()
-    log_thread.logger.removeHandler(handler)
-    log_thread.logger.removeFilter(handler.count)
+    console_logging.logger.removeHandler(handler)
+    console_logging.logger.removeFilter(handler.count)
 
 
 def test_a_filter_of_a_logger_sees_each_record_of_a_supervisor_once(blocking):
     blocking.gate.set()
 
-    with log_thread.LogThread():
-        log_thread.logger.warning("a line")
+    with console_logging.LogThread():
+        console_logging.logger.warning("a line")
 
     assert blocking.messages == blocking.filtered == ["a line"]
 
 
 def test_records_that_a_supervisor_logs_while_its_log_thread_ends_are_written_or_counted(blocking, monkeypatch):
-    monkeypatch.setattr(log_thread, "CLOSE_TIMEOUT", 0.0)
-    monkeypatch.setattr(log_thread, "MAX_WAITING", 2)
-    with log_thread.LogThread() as thread:
-        log_thread.logger.warning("first")
+    monkeypatch.setattr(console_logging, "CLOSE_TIMEOUT", 0.0)
+    monkeypatch.setattr(console_logging, "MAX_WAITING", 2)
+    with console_logging.LogThread() as thread:
+        console_logging.logger.warning("first")
         assert blocking.is_blocked.wait(20)
         for _ in range(5):
-            log_thread.logger.warning("next")
+            console_logging.logger.warning("next")
 
         thread.close()
-        log_thread.logger.warning("late")
+        console_logging.logger.warning("late")
 
         assert blocking.messages == ["late"]
         blocking.gate.set()

@@ -10,10 +10,10 @@ from horsies_django.db import postgres
 from horsies_django.db.connection import own_connection
 from horsies_django.db.notifications import SCHEDULES_CHANGED, TaskReady
 from horsies_django.worker.config import WorkerConfig
-from horsies_django.worker.execution_result import ExecutionResult
-from horsies_django.worker.exit_reason import Notice
+from horsies_django.worker.execution import ExecutionResult
 from horsies_django.worker.inbox import Command, Inbox
 from horsies_django.worker.listener import Listener
+from horsies_django.worker.started_registry import Notice
 from tests.conftest import wait_until
 
 

@@ -18,8 +18,7 @@ from horsies_django.enqueue.send_signals import dispatching_to
 from horsies_django.models import Task, transitions
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Completion, WorkerInfo
-from horsies_django.worker.execution import Execution
-from horsies_django.worker.execution_result import ExecutionResult
+from horsies_django.worker.execution import Execution, ExecutionResult
 from horsies_django.worker.signal_dispatcher import SignalDispatcher
 from tests.conftest import wait_until
 from tests.enqueue.framework import jobs as framework_jobs

@@ -1,4 +1,4 @@
-"""Cleans up the connections that a task has used: the next tasks would write into a transaction that it left open.
+"""Keeps what a task leaves behind from the next one: context variables, and transactions that it has left open.
 
 This sends nothing to the server: Django and the driver know the state of a connection.
 """
@@ -10,19 +10,55 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from contextvars import Context, copy_context
+from operator import is_
+from typing import Any, Final, ParamSpec, TypeVar
 
+from django.core.cache import caches
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..core.compat import task_backends
 from ..core.current_task import current_run
 from ..db import postgres
-from .context_isolation import isolated
 from .execution import Execution
 
-logger = logging.getLogger("horsies_django.worker")
-
+P = ParamSpec("P")
 T = TypeVar("T")
+
+#: Django keeps the objects of these handlers in context variables, one for each alias. They should last for the thread.
+_HANDLERS: Final[tuple[Any, ...]] = (caches, task_backends)
+
+
+def isolated(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call ``function`` in a copy of this thread's context, and drop the copy afterwards.
+
+    Caches and task backends that it is the first to use stay with the thread: a cache may hold a connection.
+    """
+    before = copy_context()
+    context = before.copy()
+    try:
+        return context.run(function, *args, **kwargs)
+    finally:
+        if len(context) != len(before) or not all(map(is_, context.values(), before.values())):
+            for handler in _HANDLERS:
+                _keep_made(handler, context)
+
+
+def _keep_made(handler: Any, context: Context) -> None:
+    """Keep for this thread what ``handler`` has made in a context, unless the thread has an object of that alias."""
+    made = context.run(_made, handler)
+    for alias in made.keys() - _made(handler).keys():
+        handler[alias] = made[alias]
+
+
+def _made(handler: Any) -> dict[str, Any]:
+    """Return the objects of this context by alias, which ``handler.all()`` does not return."""
+    kept = handler._connections
+    return {alias: getattr(kept, alias) for alias in handler if hasattr(kept, alias)}
+
+
+logger = logging.getLogger("horsies_django.worker")
 
 
 def drop_connections() -> None:
