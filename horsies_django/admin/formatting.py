@@ -15,8 +15,8 @@ from django.utils.text import Truncator
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
+from ..core.mask import Mask
 from ..core.numbers import fill_numbers, format_lower_bound, format_number
-from ..enqueue.masking import Mask
 from ..ops.metrics import Count
 from ..ops.payload_view.json_text import chunks, head
 

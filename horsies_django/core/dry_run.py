@@ -20,6 +20,5 @@ def dry_run() -> Iterator[None]:
         _IS_DRY.reset(token)
 
 
-def is_dry_run() -> bool:
-    """Whether this code is in a dry run."""
-    return _IS_DRY.get()
+#: Returns whether this code is in a dry run.
+is_dry_run: Final = _IS_DRY.get

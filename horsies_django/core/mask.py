@@ -17,6 +17,10 @@ from uuid import UUID
 from django.utils.crypto import salted_hmac
 from django.views.debug import SafeExceptionReporterFilter, get_default_exception_reporter_filter
 
+from .compat import FrameworkTask
+from .exceptions import NotRegistered
+from .parameters import parameters_of
+from .registry import registry
 from .task_options import Sensitive
 
 logger = logging.getLogger("horsies_django.masking")
@@ -185,3 +189,20 @@ def _filtered(name: str, value: Any) -> Any:
     empty: Any = type(value)()
     cleansed = reporter_filter.cleanse_setting(name, empty)
     return value if cleansed == empty else cleansed
+
+
+def mask_of(task_name: str) -> Mask:
+    """Return the mask of the task of that name; one that hides everything if no such task is registered."""
+    try:
+        return mask_of_task(registry.find_task(task_name))
+    except NotRegistered as error:
+        logger.debug("mask not found task=%r error=%r: everything is hidden", task_name, error)
+        return HideAll()
+
+
+def mask_of_task(task: FrameworkTask[..., Any]) -> Mask:
+    """Return the mask of a task."""
+    parameters = parameters_of(task.func, task.takes_context)
+    every = parameters.signature.parameters.values()
+    rest = next((parameter.name for parameter in every if parameter.kind is parameter.VAR_POSITIONAL), "")
+    return Mask(sensitive=getattr(task, "sensitive", ()), names=parameters.positional, rest=rest)

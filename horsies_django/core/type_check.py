@@ -140,20 +140,6 @@ def _fits(value: Any, takes: tuple[type, ...], items: TypeRule | None) -> bool:
     return items is None or not isinstance(value, list | tuple) or all(map(items.allows, value))
 
 
-def arguments_match(
-    rules: Mapping[str, TypeRule], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> bool:
-    """Whether each argument fits its parameter's type. ``names`` are those of ``args``."""
-    for name, value in zip(names, args, strict=True):
-        if (rule := rules.get(name)) and not rule.allows(value):
-            return False
-    for name, value in kwargs.items():
-        # Inlined: for most values the first lookup is the whole cost.
-        if (rule := rules.get(name)) and type(value) not in rule.accepted_types and not rule.test(value):
-            return False
-    return True
-
-
 def mismatches(
     func: Callable[..., Any],
     names: Sequence[str],

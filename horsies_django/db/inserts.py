@@ -7,17 +7,14 @@ default of the database, is left out of the statement.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
-from django.db import Error, connections, models
+from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
 
-from . import postgres
-from .errors import sqlstate
 from .now import Now, is_moved
 from .statements import Statement
 
@@ -30,14 +27,8 @@ class ColumnDefault(NamedTuple):
     default: Statement | None
 
 
-def can_leave_out(alias: str) -> bool:
-    """Whether the database has ``ON CONFLICT DO NOTHING``. MySQL's ``INSERT IGNORE`` would hide any other error too."""
-    return connections[alias].vendor in ("postgresql", "sqlite")
-
-
-def can_return(alias: str) -> bool:
-    """Whether the database has ``INSERT … RETURNING``."""
-    return connections[alias].features.can_return_columns_from_insert
+#: Leaves out a row that would break a unique constraint.
+DO_NOTHING: Final = "ON CONFLICT DO NOTHING"
 
 
 def insert_values(
@@ -47,14 +38,14 @@ def insert_values(
     *,
     source: Statement | None = None,
     returning: Sequence[Statement] = (),
-    if_free: bool = False,
+    on_conflict: str = "",
 ) -> Statement:
     """Return an INSERT into the table of ``model``.
 
     ``values`` maps column names to values, expressions or SQL as a :class:`Statement`. With ``source``, a FROM clause,
     it inserts a row for each row of the source, and SQL may refer to its columns. ``returning`` has the columns and
-    expressions of RETURNING. With ``if_free``, a row that would break a unique constraint is left out; see
-    :func:`can_leave_out`.
+    expressions of RETURNING. ``on_conflict`` says what happens to a row that would break a unique constraint, as
+    :data:`DO_NOTHING` does; without it, that is an error.
     """
     connection = connections[alias]
     compiler = _compiler(model, connection)
@@ -68,46 +59,12 @@ def insert_values(
     listed = Statement.join(", ", parts).sql
     rows = f"VALUES ({listed})" if source is None else f"SELECT {listed} FROM {source.sql}"  # noqa: S608  # SQL of this package
     sql = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
-    if if_free:
-        sql += " ON CONFLICT DO NOTHING"
+    if on_conflict:
+        sql += f"{' WHERE true' if source else ''} {on_conflict}"  # without WHERE, SQLite takes ON for that of a join
     if returning:
         sql += f" RETURNING {Statement.join(', ', returning).sql}"
     parts = [*parts, *([source] if source else ()), *returning]
     return Statement(sql, Statement.join("", parts).params, list if returning else None)
-
-
-#: The sends on a connection after which the INSERT is prepared. Preparing takes a round trip, and pays from then on.
-SENDS_BEFORE: Final = 3
-
-#: The sends on each connection; infinitely few if nothing can be prepared there.
-_sends: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
-
-
-def run_prepared(
-    connection: BaseDatabaseWrapper, make: Callable[[bool], Statement], values: Mapping[str, Any]
-) -> Sequence[Any] | None:
-    """Run the INSERT of a send on PostgreSQL in autocommit mode; return the first row of RETURNING.
-
-    From the fourth send on a connection, the server parses and plans the INSERT once. That needs the server process
-    that the connection was made to: behind a pooler, each transaction may run in another. A statement that the server
-    has lost (by ``DISCARD ALL``, for example) is sent again, as is only possible outside a transaction. ``make`` is
-    told whether the statement is to be prepared.
-    """
-    connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    session = connection.connection
-    sends = _sends[session] = _sends.get(session, 0) + 1
-    if sends == SENDS_BEFORE + 1 and not postgres.is_direct(connection):
-        _sends[session] = sends = float("-inf")
-    # Django can't log the parameters of a prepared statement.
-    if sends > SENDS_BEFORE and not connection.queries_logged:
-        try:
-            return make(True).first_of(postgres.prepared_cursor(connection), values)
-        except Error as error:
-            if sqlstate(error) != postgres.NO_SUCH_STATEMENT:
-                raise
-            _sends[session] = float("-inf")  # nothing was inserted
-    return make(False).first(connection.alias, values)
 
 
 def _compiler(model: type[models.Model], connection: BaseDatabaseWrapper) -> SQLInsertCompiler:
@@ -121,9 +78,7 @@ def _part(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler
 
 
 def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[Statement]:
-    """Return the RETURNING columns of the new row; an empty list if the database has no RETURNING."""
-    if not can_return(alias):
-        return []
+    """Return the RETURNING columns of the new row."""
     return [Statement(connections[alias].ops.quote_name(_field(model, name).column)) for name in names]
 
 

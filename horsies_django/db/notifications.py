@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django.db import Error
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from . import postgres
 from .errors import is_notify_queue_full
@@ -63,15 +64,15 @@ class _Limiter:
     def pause(self, alias: str) -> None:
         self._paused_until[alias] = time.monotonic() + PAUSE_WHEN_FULL
 
-    def allows(self, key: tuple[str, str], burst: int) -> bool:
-        if self.is_paused(key[0]):
-            return False
+    def allows(self, alias: str, payload: str, burst: int) -> bool:
         with self._lock:
-            full_at, interval = self._buckets.get(key, (0.0, 0.0))
-        return full_at - time.monotonic() <= (burst - 1) * interval
-
-    def mark_sent(self, key: tuple[str, str], began: float) -> None:
+            full_at, interval = self._buckets.get((alias, payload), (0.0, 0.0))
         now = time.monotonic()
+        return full_at - now <= (burst - 1) * interval and now >= self._paused_until.get(alias, 0.0)
+
+    def mark_sent(self, alias: str, payload: str, began: float) -> None:
+        """Record that a statement which began at this monotonic time has sent a payload and is committed."""
+        now, key = time.monotonic(), (alias, payload)
         interval = max(MIN_INTERVAL, min(DURATION_FACTOR * (now - began), MAX_INTERVAL))
         with self._lock:
             if len(self._buckets) >= MAX_REMEMBERED:
@@ -176,26 +177,24 @@ def notify_slot_freed_after_commit(alias: str, queue_name: str) -> None:
         on_commit_robust(alias, _notify, alias, SLOT_FREED + queue_name)
 
 
-def piggyback(alias: str, task_ready: TaskReady) -> str | None:
+def piggyback(connection: BaseDatabaseWrapper, task_ready: TaskReady) -> str | None:
     """Return the payload that an INSERT outside a transaction should send itself; None if one was sent just now.
 
     This saves a round trip and a commit. Inside a transaction it would make every commit queue for the cluster-wide
     lock, so :func:`wake_after_commit` sends it after the commit there.
     """
-    if not postgres.can_listen(alias):
+    if connection.vendor != "postgresql":
         return None
     payload = task_ready.dumps()
-    return payload if _limiter.allows((alias, payload), BURST) else None
+    return payload if _limiter.allows(connection.alias, payload, BURST) else None
 
 
-def mark_sent(alias: str, payload: str, began: float) -> None:
-    """Record that a statement which began at this monotonic time has sent a payload and is committed."""
-    _limiter.mark_sent((alias, payload), began)
+mark_sent: Final = _limiter.mark_sent
 
 
 def _notify(alias: str, payload: str) -> None:
     # A transaction may have sent many tasks. One notification is for all: the rows of all are committed.
-    if _limiter.allows((alias, payload), 1):
+    if _limiter.allows(alias, payload, 1):
         began = time.monotonic()
         send(alias, [payload])
         mark_sent(alias, payload, began)

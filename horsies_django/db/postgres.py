@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 import selectors
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Self, cast
+from weakref import WeakKeyDictionary
 
 from django.db import Error, connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
-from django.db.models.sql import InsertQuery
 
 from .errors import LOCK_NOT_AVAILABLE, sqlstate
 from .expressions import Param
@@ -128,17 +128,17 @@ def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
 
 
 #: The code for a prepared statement that does not exist.
-NO_SUCH_STATEMENT: Final = "26000"
+_NO_SUCH_STATEMENT: Final = "26000"
 
 
-def is_direct(connection: BaseDatabaseWrapper) -> bool:
+def _is_direct(connection: BaseDatabaseWrapper) -> bool:
     """Whether the server process that the connection was made to runs its statements, which a pooler may prevent."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return bool(cursor.fetchone()[0] == connection.connection.info.backend_pid)
 
 
-def prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+def _prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     """Return a cursor that prepares each statement at once."""
     return connection.make_cursor(cast("CursorWrapper", _preparing_cursor_class()(connection.connection)))
 
@@ -157,6 +157,40 @@ def _preparing_cursor_class() -> type[Any]:
                 self.connection.prepare_threshold = before
 
     return PreparingCursor
+
+
+#: The sends on a connection after which the INSERT is prepared. Preparing takes a round trip, and pays from then on.
+SENDS_BEFORE: Final = 3
+
+#: The sends on each connection; infinitely few if nothing can be prepared there.
+_sends: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
+
+
+def run_prepared(
+    connection: BaseDatabaseWrapper, make: Callable[[bool], Statement], values: Mapping[str, Any]
+) -> Sequence[Any] | None:
+    """Run the INSERT of a send on PostgreSQL in autocommit mode; return the first row of RETURNING.
+
+    From the fourth send on a connection, the server parses and plans the INSERT once. That needs the server process
+    that the connection was made to: behind a pooler, each transaction may run in another. A statement that the server
+    has lost (by ``DISCARD ALL``, for example) is sent again, as is only possible outside a transaction. ``make`` is
+    told whether the statement is to be prepared.
+    """
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    session = connection.connection
+    sends = _sends[session] = _sends.get(session, 0) + 1
+    if sends == SENDS_BEFORE + 1 and not _is_direct(connection):
+        _sends[session] = sends = float("-inf")
+    # Django can't log the parameters of a prepared statement.
+    if sends > SENDS_BEFORE and not connection.queries_logged:
+        try:
+            return make(True).first_of(_prepared_cursor(connection), values)
+        except Error as error:
+            if sqlstate(error) != _NO_SUCH_STATEMENT:
+                raise
+            _sends[session] = float("-inf")  # nothing was inserted
+    return make(False).first(connection.alias, values)
 
 
 def pipeline(connection: BaseDatabaseWrapper) -> AbstractContextManager[Any]:
@@ -256,22 +290,13 @@ def records(types: Mapping[str, str], text: str) -> Statement:
     return Statement(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
 
 
-def insert_or_lock(alias: str, rows: Sequence[models.Model], name: str) -> None:
-    """Insert rows of one model in their order; lock an existing row with the same unique value before the next.
+@functools.cache
+def or_lock(alias: str, model: type[models.Model], name: str) -> str:
+    """Return the end of an INSERT that locks an existing row with the same unique value instead of inserting one.
 
-    ``name`` is the partial unique constraint of one column that decides this; no two of the rows may have the same
+    ``name`` is the partial unique constraint of one column that decides this; no two of the new rows may have the same
     value. ``DO NOTHING`` would skip the existing row without a lock.
     """
-    model = type(rows[0])
-    query = InsertQuery(model)
-    query.insert_values(list(model._meta.concrete_fields), list(rows))
-    ((insert, params),) = query.get_compiler(using=alias).as_sql()
-    with connections[alias].cursor() as cursor:
-        cursor.execute(f"{insert} {_or_lock(alias, model, name)}", params)
-
-
-@functools.cache
-def _or_lock(alias: str, model: type[models.Model], name: str) -> str:
     constraint = next(one for one in model._meta.constraints if one.name == name)
     assert isinstance(constraint, models.UniqueConstraint)
     created = str(constraint.create_sql(model, connections[alias].schema_editor()))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -30,16 +29,16 @@ from ..core.compat import (
 from ..core.loading import loading
 from ..core.middleware import TaskSend
 from ..core.option_parsers import LONGEST_DURATION
-from . import insert
 from .backend_checks import INSTALL, NOT_INSTALLED, check_backend
 from .call_builder import CallBuilder
-from .dedupe_many import insert_many_once
 from .handle import TaskHandle
+from .insert import EnqueueResult, insert_call
 from .insert_many import insert_many
-from .pending_insert import EnqueueResult
 from .task import HorsiesTask, P, SendingBackend, T
-from .task_validation import problems_of, problems_of_deadline
-from .unique_keys import problems_of_unique
+from .task_validation import problems_of, problems_of_deadline, problems_of_unique
+
+#: An inserted call, and the framework's result of it if one was needed.
+Inserted: TypeAlias = "tuple[EnqueueResult, FrameworkTaskResult[..., Any] | None]"
 
 
 class HorsiesBackend(SendingBackend):
@@ -106,8 +105,8 @@ class HorsiesBackend(SendingBackend):
 
     def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """Insert a call in the current transaction and return the framework's result."""
-        sent = self._insert(_as_horsies_task(task), args, kwargs, with_row=True)
-        return cast("FrameworkTaskResult[P, T]", self._send_enqueued_signal(task, sent))
+        _, result = self._insert(task, args, kwargs, needs_result=True)
+        return cast("FrameworkTaskResult[P, T]", result)
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """See :meth:`enqueue`. Runs in the thread that has the caller's transaction."""
@@ -137,28 +136,17 @@ class HorsiesBackend(SendingBackend):
 
     def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
         """Insert a call in the current transaction and return its handle. ``own`` sets columns for this call only."""
-        is_signalled = _is_enqueued_signal_received()
-        sent = self._insert(task, args, kwargs, with_row=is_signalled, own=own)
-        if is_signalled:
-            self._send_enqueued_signal(task, sent)
+        sent, _ = self._insert(task, args, kwargs, own=own)
         return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_grouped))
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction. Sends no signals."""
         self._validate(task)
-        if not self.config.middleware:
-            return self._insert_many(task, calls)
         send = TaskSend(task_name=task.task_name, queue_name=task.queue_name, is_many=True)
         with around_send(self.config, send):
-            handles = self._insert_many(task, calls)
+            handles = insert_many(self.config, task, calls)
             send.count = len(handles)
         return handles
-
-    def _insert_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
-        if isinstance(task, HorsiesTask) and task.unique is not None:
-            sent = insert_many_once(self.config, task, calls)
-            return [TaskHandle(result.id, backend=self.alias, replayed=not result.is_new) for result in sent]
-        return insert_many(self.config, task, calls, functools.partial(TaskHandle, backend=self.alias))
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""
@@ -169,49 +157,39 @@ class HorsiesBackend(SendingBackend):
 
     def _insert(
         self,
-        task: HorsiesTask[..., Any],
+        task: FrameworkTask[..., Any],
         args: Any,
         kwargs: Any,
         *,
-        with_row: bool,
+        needs_result: bool = False,
         own: Mapping[str, Any] | None = None,
-    ) -> EnqueueResult:
-        options = self.config
-        calls = CallBuilder.of(task, options)
-        calls.validate_once(self._validate)  # again: settings may have changed since the task was made
-        return insert.insert_call(options, calls, args, kwargs, with_row=with_row, own=own)
-
-    def _send_enqueued_signal(
-        self, task: FrameworkTask[..., Any], sent: EnqueueResult
-    ) -> FrameworkTaskResult[..., Any]:
-        """Send ``task_enqueued`` if the row is new, and return the framework's result."""
+    ) -> Inserted:
+        """Insert a call, and send ``task_enqueued`` if its row is new. Return the framework's result only if needed."""
+        own_task = task if isinstance(task, HorsiesTask) else _own_task(task)
+        calls = CallBuilder.of(own_task, self.config)
+        if not calls.is_valid:  # again: settings may have changed since the task was made
+            self._validate(own_task)
+            calls.is_valid = apps.ready
+        # The framework's own receiver only logs at DEBUG.
+        is_received = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
+        needs_result = needs_result or is_received
+        sent = insert_call(self.config, calls, args, kwargs, needs_result=needs_result, own=own)
+        if not needs_result:
+            return sent, None
         from .django_result import result_of, result_of_new
 
         if sent.call is not None:
             result = result_of_new(sent.id, sent.call, task)
         else:
-            assert sent.row is not None  # inserted with ``with_row``
+            assert sent.row is not None
             result = result_of(sent.row, task=task)
-        if sent.is_new and _is_enqueued_signal_received():
+        if sent.is_new and is_received:
             # The row is inserted: an error of a receiver must not make the caller enqueue the call again.
             task_enqueued.send_robust(sender=type(self), task_result=result)
-        return result
+        return sent, result
 
 
-def _is_enqueued_signal_received() -> bool:
-    """Whether any receiver does something with ``task_enqueued``: the framework's own one only logs at DEBUG."""
-    return len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
-
-
-def _as_horsies_task(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
-    """Return ``task`` as a HorsiesTask. It is another class if another backend made it, before the settings changed."""
-    if isinstance(task, HorsiesTask):
-        return task
-    return HorsiesTask(
-        func=task.func,
-        priority=task.priority,
-        backend=task.backend,
-        queue_name=task.queue_name,
-        run_after=task.run_after,
-        takes_context=task.takes_context,
-    )
+def _own_task(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
+    """Return a task of another class as one of ours: another backend made it, before the settings changed."""
+    options = ("func", "priority", "backend", "queue_name", "run_after", "takes_context")
+    return HorsiesTask(**{name: getattr(task, name) for name in options})

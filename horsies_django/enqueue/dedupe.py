@@ -1,32 +1,29 @@
-"""Deduplication: inserts a call, or resolves its conflict with the task that has its ``task_id`` or unique key."""
+"""Deduplication: resolves the conflict of a call with the task that has its ``task_id`` or unique key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
 
-from django.db.models import BooleanField, Case, DateTimeField, F, Value, When
+from django.db.models import BooleanField, Case, DateTimeField, F, Q, Value, When
 from django.db.models.functions import Least
 
 from ..core.exceptions import PayloadMismatch, UniqueConflict
 from ..core.registry import registry
 from ..core.status import TaskStatus
 from ..core.unique import Unique, UniqueUntil
-from ..db import notifications
 from ..db.expressions import NowPlus
 from ..db.now import Now
-from .pending_insert import EnqueueResult, PendingInsert, release_after_commit
 
 if TYPE_CHECKING:
     from ..models import Task as TaskRow
     from ..models.transitions import TaskQuerySet
+    from .insert import NewRow
 
 #: The columns that must be equal in two sends with the same ``task_id``.
 _PAYLOAD: Final = ("task_name", "args", "kwargs", "queue_name", "priority", "good_until", "run_after")
-
-#: Maximum retries of an INSERT because the task in conflict ended, or started, before it was locked.
-_TRIES: Final = 50
 
 #: The columns that ``on_conflict="replace"`` leaves unchanged.
 _REPLAYED: Final = frozenset({"id", "unique_key", "unique_until", "unique_expires_at"})
@@ -42,76 +39,76 @@ _UNLIMITED: Final[Mapping[str, Any]] = {
 _NEW_TASK: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
 
 
-def insert_once(pending: PendingInsert) -> EnqueueResult:
-    """Insert a row, or resolve the conflict if its ``task_id`` or unique key is taken.
+def holder_of(row: NewRow) -> TaskRow | None:
+    """Return the task that takes the place of a row; None if the row can be inserted by now.
 
-    Raises PayloadMismatch and UniqueConflict.
+    With ``on_conflict="replace"`` that task has the row's columns. Raises PayloadMismatch and UniqueConflict.
     """
-    for _ in range(_TRIES):
-        if sent := pending.insert_if_free() or resolve_conflict(pending):
-            return sent
-    return pending.insert()  # raises the database's own error if the conflict persists
-
-
-def resolve_conflict(pending: PendingInsert) -> EnqueueResult | None:
-    """Return the task that takes the row's place; None if the row can be inserted by now. Raises as above."""
     from ..models import Task
 
-    rows = Task.objects.using(pending.database)
-    if same := rows.filter(pk=pending.id).first() if pending.has_given_id else None:
-        sent = {**pending.values}
-        if same.task_name in registry.names_of(sent["task_name"]):
-            sent["task_name"] = same.task_name  # the row is from before the task was renamed
-        differing = [name for name in _PAYLOAD if not _is_same(sent.get(name), getattr(same, name))]
-        if differing:
-            raise PayloadMismatch(same.pk, differing)
-        return EnqueueResult(same.pk, same, is_new=False)
-    key = pending.values["unique_key"]
+    rows, task = Task.objects.using(row.database), row.calls.task
+    if task.task_id is not None and (same := rows.filter(pk=row.id).first()):
+        _check_same_call(row, same)
+        return same
+    key = row.arguments.unique_key or task.unique_key
     if key is None:
         return None
     is_over = Case(When(unique_expires_at__lte=Now(), then=True), default=False, output_field=BooleanField())
     holder: Any = rows.holding_unique_key(key).annotate(is_over=is_over).first()
     if holder is None:
         return None
-    mine = rows.holding_unique_key(key).filter(pk=holder.pk)
+    held = rows.holding_unique_key(key).filter(pk=holder.pk)
     if holder.is_over:
-        _release_keys(mine.filter(unique_expires_at__lte=Now()))
+        _release_keys(held.filter(unique_expires_at__lte=Now()))
         return None
-    return _resolve(pending, holder, mine)
-
-
-def _resolve(pending: PendingInsert, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
-    unique = pending.unique
-    if unique is None or unique.on_conflict == "skip":
-        return EnqueueResult(holder.pk, holder, is_new=False)
-    if unique.on_conflict == "raise":
+    if task.unique is None or task.unique.on_conflict == "skip":
+        return cast("TaskRow", holder)
+    if task.unique.on_conflict == "raise":
         raise UniqueConflict(holder.pk, holder.status, str(holder.unique_key))
     if holder.status == TaskStatus.PENDING:
-        return _replace(pending, unique, holder, rows.filter(status=TaskStatus.PENDING))
+        return _replace(row, task.unique, holder, held.filter(status=TaskStatus.PENDING))
     if holder.unique_until == UniqueUntil.STARTED:
         # A worker has claimed it and read its arguments, so it counts as started.
-        _release_keys(rows.filter(status=TaskStatus.CLAIMED))
+        _release_keys(held.filter(status=TaskStatus.CLAIMED))
         return None
     raise UniqueConflict(holder.pk, holder.status, str(holder.unique_key), ": only one that waits can be replaced")
+
+
+def _check_same_call(row: NewRow, same: TaskRow) -> None:
+    """Raise PayloadMismatch if the task with the call's ``task_id`` is that of another call."""
+    values = row.values
+    if same.task_name in registry.names_of(values["task_name"]):
+        values["task_name"] = same.task_name  # the row is from before the task was renamed
+    if differing := [name for name in _PAYLOAD if not _is_same(values.get(name), getattr(same, name))]:
+        raise PayloadMismatch(same.pk, differing)
+
+
+def ids_of_holders(database: str, keys: Sequence[str | None]) -> Mapping[str | None, UUID]:
+    """Return the ids of the tasks that hold unique keys, by key."""
+    from ..models import Task
+
+    is_valid = Q(unique_expires_at__isnull=True) | Q(unique_expires_at__gt=Now())
+    holders: Any = Task.objects.using(database).holding_unique_key(*{str(key) for key in keys}).filter(is_valid)
+    return dict(holders.values_list("unique_key", "pk"))
 
 
 def _release_keys(rows: TaskQuerySet) -> None:
     rows.update(unique_until=UniqueUntil.RELEASED.value)
 
 
-def _replace(pending: PendingInsert, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> EnqueueResult | None:
+def _replace(row: NewRow, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> TaskRow | None:
     """Give a pending task the arguments, options and time of this call; return None if it is no longer pending."""
-    given = {name: value for name, value in pending.values.items() if name not in _REPLAYED}
-    values = given if "limit_key" in given else {**_UNLIMITED, **given}
+    from ..models import release_blocked
+
+    values = {name: value for name, value in row.values.items() if name not in _REPLAYED}
+    values = values if "limit_key" in values else {**_UNLIMITED, **values}
     if not rows.update(**_NEW_TASK, **values | _time_columns(values, unique)):
         return None
-    keys = [holder.limit_key, pending.values.get("limit_key")]
-    release_after_commit(pending.database, keys)
-    wake = pending.task_ready
-    notifications.wake_after_commit(pending.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
-    if pending.with_row:
+    release_blocked.release_after_commit(row.database, [holder.limit_key, row.arguments.limit_key])
+    row.calls.wake_after_commit(row.database)
+    if row.needs_result:
         holder.refresh_from_db()
-    return EnqueueResult(holder.pk, holder, is_new=False)
+    return holder
 
 
 def _time_columns(values: Mapping[str, Any], unique: Unique) -> dict[str, Any]:

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ..models import Task, TaskAttempt
-    from .call_builder import CallBuilder
-    from .pending_insert import NewCall
+    from .insert import NewCall
 
 logger = logging.getLogger("horsies_django")
 
@@ -148,39 +147,39 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
 def result_of_new(key: UUID, call: NewCall, task: FrameworkTask[..., Any]) -> FrameworkTaskResult[..., Any]:
     """Return the framework's result of a new call, whose row was not read. ``task`` is the enqueued task."""
     calls = call.calls
-    args, kwargs = call.arguments.args, call.arguments.kwargs
-    is_typed = calls.columns["typed_payload"]
     result = HorsiesTaskResult(
-        task=_result_task(calls) if task is calls.task else _with_row_options(task, _row_of(calls)),
+        task=_result_task(call, task),
         id=str(key),
         status=TaskResultStatus.READY,
         enqueued_at=call.sent_at,
         started_at=None,
         finished_at=None,
         last_attempted_at=None,
-        args=args,
-        kwargs=kwargs,
+        args=call.arguments.args,
+        kwargs=call.arguments.kwargs,
         backend=calls.task.backend,
         errors=[],
         worker_ids=[],
     )
-    if is_typed:
-        for name, value in zip(("args", "kwargs"), decode_call(args, kwargs, typed=True), strict=True):
+    if calls.columns["typed_payload"]:
+        decoded = decode_call(call.arguments.args, call.arguments.kwargs, typed=True)
+        for name, value in zip(("args", "kwargs"), decoded, strict=True):
             object.__setattr__(result, name, value)
     return result
 
 
-def _result_task(calls: CallBuilder) -> FrameworkTask[..., Any]:
-    """Return the task of the results of these calls, which all have its options."""
-    if calls.result_task is None:
-        calls.result_task = _with_row_options(calls.task, _row_of(calls))
-    return calls.result_task
-
-
-def _row_of(calls: CallBuilder) -> Task:
+def _result_task(call: NewCall, task: FrameworkTask[..., Any]) -> FrameworkTask[..., Any]:
+    """Return the task of the result of a call: the same for all calls of a task that only differ in their arguments."""
     from ..models import Task
 
-    return Task(**calls.columns)
+    calls = call.calls
+    is_shared = calls.has_fixed_options and task is calls.task
+    if is_shared and calls.result_task is not None:
+        return calls.result_task
+    result_task = _with_row_options(task, Task(**{**calls.columns, **call.own, "run_after": call.run_after}))
+    if is_shared:
+        calls.result_task = result_task
+    return result_task
 
 
 def _values(row: Task) -> dict[str, Any]:

@@ -17,37 +17,23 @@ from django.db import models, transaction
 from django.db.models import Case, F, TextField, Value, When
 from django.db.models.functions import Cast, Least
 
-from ..core.compat import FrameworkTask, InvalidTask
+from ..core.compat import FrameworkTask
 from ..core.dry_run import is_dry_run
 from ..core.grouping_policy import Gather
 from ..core.ids import uuid7
-from ..core.mask import keyed_hash
 from ..core.options import Options
-from ..core.retry import RetryPolicy
+from ..core.parameters import parameters_of
 from ..core.serialization import decode_call
 from ..db.expressions import NowPlus
-from ..db.inserts import can_leave_out, columns_of, insert_values
+from ..db.inserts import DO_NOTHING, columns_of, insert_values
 from ..db.notifications import wake_after_commit
 from ..db.now import Now
-from .call_builder import Arguments, CallBuilder, parameters_of
+from .call_builder import Arguments, CallBuilder
+from .call_keys import grouped_call
 from .task import HorsiesTask
 
 if TYPE_CHECKING:
     from .task_run import TaskRun
-
-#: The retry policy of a delayed call. Before it joins a group nothing of it has run, so a retry is always safe.
-_RETRY: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
-
-#: The columns of a delayed call: until it joins a group, it is a task with its own arguments and no items.
-DELAYED_COLUMNS: Final[Mapping[str, Any]] = {
-    "has_inputs": True,
-    "is_async": False,
-    "max_retries": _RETRY.max_retries,
-    "retry_policy": _RETRY.as_json(),
-}
-
-#: The options of a send that only fit a task of its own.
-_NOT_SHARED: Final = ("unique_key", "task_id", "good_until")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,67 +46,29 @@ class GroupedCall:
 
 def join(
     options: Options,
-    task: HorsiesTask[..., Any],
+    builder: CallBuilder,
     calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]],
-    own: Mapping[str, Any] | None = None,
+    own: Mapping[str, Any],
 ) -> list[GroupedCall]:
     """Add calls to the open groups of their keys, all of them or none, and return the task of each.
 
-    ``own`` are columns for new tasks. Raises InvalidTask for an option of a single call, TypeError for positional
-    arguments, ValueError for a call without a key, and TypeError or ValueError for a value that can't be stored.
+    ``own`` are columns for new tasks. Raises the errors of :func:`~.call_keys.grouped_call`.
     """
-    gather = task.gather
-    assert gather is not None  # the callers check
-    checks, by_key = CallBuilder.of(task, options), dict[str, list[int]]()
-    given: list[Arguments] = []
+    checked: list[Arguments] = []
+    places_by_key: dict[str, list[int]] = {}
     for args, kwargs in calls:
-        arguments, key = check_grouped_call(checks, task, args, kwargs)
-        given.append(arguments)
-        by_key.setdefault(key, []).append(len(given) - 1)
+        arguments, key = grouped_call(builder, args, kwargs)
+        places_by_key.setdefault(key, []).append(len(checked))
+        checked.append(arguments)
     if is_dry_run():
-        return [GroupedCall(uuid7(), is_new=False) for _ in given]
-    found: dict[int, GroupedCall] = {}
-    group = _Group(options.database, task.task_name, gather, {**checks.columns, **(own or {})})
+        return [GroupedCall(uuid7(), is_new=False) for _ in checked]
+    joined: dict[int, GroupedCall] = {}
+    group = _Group(options.database, builder.task, {**builder.columns, **own})
     with transaction.atomic(using=options.database):
-        for key in sorted(by_key):  # all senders lock in the same order, which prevents deadlocks
-            places = by_key[key]
-            joined = group.add(key, [given[place].kwargs for place in places])
-            found |= dict(zip(places, joined, strict=True))
-    return [found[place] for place in range(len(given))]
-
-
-def check_grouped_call(
-    calls: CallBuilder, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Arguments, str]:
-    """Return a call's arguments as an item, and the key of its group. Raises the errors of :func:`join`."""
-    assert task.gather is not None  # the callers check
-    for name in _NOT_SHARED:
-        if (value := getattr(task, name)) is not None:
-            raise InvalidTask(f"{name} is {value!r}; allowed: None, since {task.task_name} groups its calls.")
-    if args:
-        raise TypeError(f"{task.task_name} groups its calls; allowed: keyword arguments only.")
-    item, key = calls.item(kwargs), _key(calls, task.gather, kwargs)
-    if task.run_after is not None:
-        _check_key_is_stable(key, calls, task.gather, item)
-    return item, key
-
-
-def _key(calls: CallBuilder, gather: Gather, kwargs: Mapping[str, Any]) -> str:
-    """Return the key of a call; a keyed hash of it if it could reveal sensitive arguments."""
-    key = gather.key(kwargs)
-    return f"#{keyed_hash('gather', key)}" if calls.mask.is_revealed_by(gather.by, kwargs) else key
-
-
-def _check_key_is_stable(key: str, calls: CallBuilder, gather: Gather, item: Arguments) -> None:
-    """Raise ValueError if the key of a delayed call would change, or fail, when the call joins its group."""
-    kwargs = decode_call([], json.loads(item.kwargs_text), typed=calls.columns["typed_payload"])[1]
-    problem = f"Gather: the key of a call for later is {key!r}, and once the call is stored it"
-    try:
-        stored = _key(calls, gather, kwargs)
-    except Exception as error:  # raised by the project's own callable
-        raise ValueError(f"{problem} can't be computed: {error!r}; allowed: a key that stays the same.") from error
-    if stored != key:
-        raise ValueError(f"{problem} is {stored!r}; allowed: a key that stays the same.")
+        for key in sorted(places_by_key):  # all senders lock in the same order, which prevents deadlocks
+            places = places_by_key[key]
+            joined |= zip(places, group.add(key, [checked[place].kwargs for place in places]), strict=True)
+    return [joined[place] for place in range(len(checked))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +76,14 @@ class _Group:
     """Adds calls to the groups of one task."""
 
     database: str
-    task_name: str
-    gather: Gather
+    task: HorsiesTask[..., Any]
     columns: Mapping[str, Any]
+
+    @property
+    def gather(self) -> Gather:
+        """How the task groups its calls."""
+        assert self.task.gather is not None
+        return self.task.gather
 
     def add(self, key: str, calls: Sequence[dict[str, Any]]) -> list[GroupedCall]:
         """Add calls to the open group of a key, and to new groups once that is full."""
@@ -146,7 +99,7 @@ class _Group:
         from ..models.task_item import append_items
 
         queue, is_async = self.columns["queue_name"], self.columns["is_async"]
-        rows = Task.objects.using(self.database).open_group(self.task_name, queue, key)
+        rows = Task.objects.using(self.database).open_group(self.task.task_name, queue, key)
         locked: Any = rows.lock(skip=False).values_list("pk", "item_count").first()
         if locked is None:
             return []
@@ -163,6 +116,7 @@ class _Group:
 
     def _open(self, key: str, calls: Sequence[dict[str, Any]]) -> list[GroupedCall]:
         """Open a group with as many calls as fit; return an empty list if another sender has just opened one."""
+        from ..models import Task
         from ..models.task_item import append_items
 
         task_id, calls = uuid7(), calls[: self.gather.max_size]
@@ -172,20 +126,14 @@ class _Group:
         ]
         times = _GROUP_CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": NowPlus(min(waits))}
         values = {**self.columns, "id": task_id, "has_inputs": True, "item_count": len(calls), **times}
-        if not self._is_inserted(values):
+        returning = columns_of(Task, ["id"], self.database)
+        insert = insert_values(Task, values, self.database, returning=returning, on_conflict=DO_NOTHING)
+        if insert.first(self.database) is None:
             return []
         append_items(self.database, task_id, 0, calls)
         queue, is_async = self.columns["queue_name"], self.columns["is_async"]
         wake_after_commit(self.database, queue, later=not is_full, is_async=is_async)
         return [GroupedCall(task_id, is_new=place == 0) for place in range(len(calls))]
-
-    def _is_inserted(self, values: Mapping[str, Any]) -> bool:
-        from ..models import Task
-
-        # A database without ON CONFLICT DO NOTHING has no partial unique index either, so the INSERT can't conflict.
-        columns = columns_of(Task, ["id"], self.database)
-        insert = insert_values(Task, values, self.database, returning=columns, if_free=can_leave_out(self.database))
-        return insert.first(self.database) is not None
 
     def _extend_deadline(self) -> dict[str, Any]:
         """Return the columns that move the deadline after a new call, but not beyond the group's maximum age."""

@@ -1,13 +1,17 @@
-"""Inserts the calls of ``send_many()``."""
+"""Inserts the calls of ``send_many()``.
+
+Calls of a task with ``unique`` are inserted in the order of their keys, and each row is inserted or locked before the
+next key. So two senders of the same keys can't deadlock: one waits for the other.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import connections, transaction
@@ -16,18 +20,16 @@ from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7s
 from ..core.options import Options
 from ..core.serialization import dumps
-from ..db import notifications
-from ..db.inserts import insert_values
-from ..db.postgres import pipeline
+from ..db import postgres
+from ..db.inserts import DO_NOTHING, columns_of, insert_values
 from ..db.sent_rows import sent_rows
 from ..db.statements import Statement
-from . import grouping, limits
-from .call_builder import CallBuilder, task_ready_of
-from .insert import checker_of, inject_headers
-from .pending_insert import release_after_commit
+from . import grouping
+from .call_builder import Arguments, CallBuilder
+from .dedupe import holder_of, ids_of_holders
+from .handle import TaskHandle
+from .insert import EnqueueResult, NewRow, inject_headers, insert_once, release_after_commit
 from .task import HorsiesTask
-
-H = TypeVar("H")
 
 #: Rows of one INSERT.
 ROWS_PER_INSERT: Final = 1_000
@@ -35,146 +37,180 @@ ROWS_PER_INSERT: Final = 1_000
 #: The characters of arguments after which an INSERT takes no more rows.
 TEXT_PER_INSERT: Final = 4_000_000
 
-#: This many calls, or this many characters of arguments, are checked before any is inserted, so that most errors cost
-#: the database nothing. No more calls are kept in memory; a later error rolls back.
-CALLS_AHEAD: Final = 10_000
-TEXT_AHEAD: Final = 10 * TEXT_PER_INSERT
+#: The calls of so many INSERTs are checked before any is inserted, so that most errors cost the database nothing. No
+#: more calls are kept in memory; a later error rolls back.
+INSERTS_AHEAD: Final = 10
 
 
 class _Calls(NamedTuple):
-    """Checked calls: the JSON texts of their keyword arguments, and their limit keys if the task has limits.
+    """The checked calls of one INSERT: ids, the JSON texts of keyword arguments, and the limit and unique keys.
 
     Plain texts, because the garbage collector walks over anything else again and again, which cost a third of the time
     of a large send.
     """
 
+    ids: list[UUID]
     kwargs: list[str]
     limit_keys: list[str | None]
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self.kwargs)
-
-    def batches(self) -> Iterator[_Calls]:
-        """Yield the calls of each INSERT."""
-        start = 0
-        while texts := self.kwargs[start : start + ROWS_PER_INSERT]:
-            if sum(map(len, texts)) >= TEXT_PER_INSERT:
-                ends = itertools.accumulate(map(len, texts))
-                texts = texts[: 1 + sum(end < TEXT_PER_INSERT for end in ends)]
-            yield _Calls(texts, self.limit_keys[start : start + len(texts)])
-            start += len(texts)
+    unique_keys: list[str | None]
 
 
-class _CheckedCalls:
-    """Checks calls as they are taken. Raises the errors of :meth:`Target.arguments`."""
-
-    def __init__(self, builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database: str) -> None:
-        self._calls = iter(calls)
-        self._check = checker_of(builder)
-        self._is_limited = builder.is_limited
-        self._keeps_texts = connections[database].vendor == "postgresql"
-        # On SQLite, queries compare the texts of Django's JSONField.
-        write = dumps if self._keeps_texts else json.dumps
-        is_plain = builder.task.gather is None and not self._is_limited
-        self._plain_text = functools.partial(builder.plain_text, write=write) if is_plain else None
-        self._next = _Calls([], [])
-
-    def has_more(self) -> bool:
-        """Whether there is another call. It is checked already."""
-        if not self._next.kwargs:
-            self._next = self.take(1, 1)
-        return bool(self._next.kwargs)
-
-    def take(self, limit: int, max_text: int) -> _Calls:
-        """Take the next calls: at most ``limit``, and none after their texts have ``max_text`` characters."""
-        taken, self._next = self._next, _Calls([], [])
-        keep, plain_text, missing = taken.kwargs.append, self._plain_text, limit - len(taken.kwargs)
-        for call in itertools.islice(self._calls, missing):
-            text = (plain_text(call) if plain_text else None) or self._checked_text(call, taken.limit_keys)
-            keep(text)
-            max_text -= len(text)
-            if max_text <= 0:
-                break
-        return taken
-
-    def _checked_text(self, call: Mapping[str, Any], limit_keys: list[str | None]) -> str:
-        arguments = self._check((), call)
-        if self._is_limited:
-            limit_keys.append(arguments.limit_key)
-        return arguments.kwargs_text if self._keeps_texts else json.dumps(arguments.kwargs)
+#: The text of the keyword arguments of a call, its limit key and its unique key.
+_Checked = tuple[str, str | None, str | None]
 
 
 def insert_many(
-    options: Options,
-    task: HorsiesTask[..., Any],
-    calls: Iterable[Mapping[str, Any]],
-    handle_of: Callable[[UUID], H],
-) -> list[H]:
+    options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]
+) -> list[TaskHandle[Any]]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their handles.
 
-    Calls with ``gather`` get the handles of the tasks that they join. Raises ValueError if the task has a
-    ``unique_key`` or a ``task_id``, and the errors of :meth:`Target.arguments`.
+    Calls with ``gather`` get the handles of the tasks that they join, and calls with ``unique`` those of the tasks that
+    have their keys; calls with the same key are processed in their order. Raises ValueError if the task has a
+    ``unique_key`` or a ``task_id``, and the errors of :func:`~.insert.insert_call`.
     """
     builder, database = CallBuilder.of(task, options), options.database
-    columns = inject_headers(options, builder)
-    if task.gather is not None and task.run_after is not None:
-        columns |= grouping.DELAYED_COLUMNS
-    elif task.gather is not None:
-        given = [((), kwargs) for kwargs in calls]
-        return [handle_of(joined.id) for joined in grouping.join(options, task, given, columns)]
-    check_for_many(task)
-    checked = _CheckedCalls(builder, calls, database)
-    if not (ahead := checked.take(CALLS_AHEAD, TEXT_AHEAD)):
-        return []
-    is_all = not checked.has_more()
-    if is_dry_run():
-        count = len(ahead.kwargs) + sum(len(chunk.kwargs) for chunk in _chunks(checked))
-        return list(map(handle_of, uuid7s(count)))
-    columns, handles, keys = {**builder.columns, **columns}, list[H](), set[str | None]()
-    with _all_or_none(database, ahead, is_all=is_all):
-        for chunk in itertools.chain([ahead], _chunks(checked)):
-            handles += _insert_rows(database, columns, chunk, handle_of)
-            keys.update(chunk.limit_keys)
-        if keys and not limits.is_deferred(columns):
-            release_after_commit(database, keys, frees_places=False)
-        wake = task_ready_of(columns)
-        notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
-    return handles
-
-
-def check_for_many(task: HorsiesTask[..., Any]) -> None:
-    """Raise ValueError for an option that only fits a single call."""
+    own = inject_headers(options, builder)
+    if task.gather is not None and task.run_after is None:
+        joined = grouping.join(options, builder, (((), kwargs) for kwargs in calls), own)
+        return [TaskHandle(call.id, backend=task.backend) for call in joined]
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one call.")
+    checked, places, ids = _check(builder, calls, database), list[int](), None
+    if task.unique is not None:
+        by_key = sorted(enumerate(checked), key=lambda call: (str(call[1][2]), call[0]))
+        checked, places = (call for _, call in by_key), [place for place, _ in by_key]
+        ids_by_place = uuid7s(len(places))  # in the order of the calls, which is that of claiming
+        ids = iter([ids_by_place[place] for place in places])
+    handles = _insert_all(database, builder, own, _batches(checked, ids))
+    if not places:
+        return handles
+    by_place = dict(zip(places, handles, strict=True))
+    return [by_place[place] for place in range(len(handles))]
 
 
-def _chunks(checked: _CheckedCalls) -> Iterator[_Calls]:
-    while chunk := checked.take(CALLS_AHEAD, TEXT_AHEAD):
-        yield chunk
+def _insert_all(
+    database: str, builder: CallBuilder, own: Mapping[str, Any], batches: Iterator[_Calls]
+) -> list[TaskHandle[Any]]:
+    """Insert the calls of all batches, or none, and return their handles."""
+    if not (ahead := list(itertools.islice(batches, INSERTS_AHEAD))):
+        return []
+    if is_dry_run():
+        keys = (key for batch in itertools.chain(ahead, batches) for key in batch.ids)
+        return [TaskHandle(key, backend=builder.task.backend) for key in keys]
+    handles, limit_keys = list[TaskHandle[Any]](), set[str | None]()
+    with _all_or_none(database, len(ahead), is_unique=builder.task.unique is not None):
+        while ahead:
+            # The server runs one INSERT while this process makes the next.
+            with postgres.pipeline(connections[database]):
+                for batch in ahead:
+                    handles += _insert(database, builder, own, batch)
+                    limit_keys.update(batch.limit_keys)
+            ahead = list(itertools.islice(batches, INSERTS_AHEAD))
+        if builder.is_limited and not builder.is_deferred:
+            release_after_commit(database, limit_keys, frees_places=False)
+        builder.wake_after_commit(database)
+    return handles
 
 
-def _all_or_none(database: str, ahead: _Calls, *, is_all: bool) -> AbstractContextManager[Any]:
-    if is_all and len(list(itertools.islice(ahead.batches(), 2))) == 1:
+def _check(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database: str) -> Iterator[_Checked]:
+    """Check calls as they are taken. Raises the errors of :meth:`CallBuilder.call`."""
+    # On SQLite, queries compare the texts of Django's JSONField.
+    write = dumps if connections[database].vendor == "postgresql" else json.dumps
+    is_plain = builder.task.gather is None and builder.task.unique is None and not builder.is_limited
+    for kwargs in calls:
+        if is_plain and (text := builder.plain_text(kwargs, write=write)) is not None:
+            yield text, None, None
+        else:
+            arguments = builder.call((), kwargs)
+            text = arguments.kwargs_text if write is dumps else write(arguments.kwargs)
+            yield text, arguments.limit_key, arguments.unique_key
+
+
+def _batches(checked: Iterable[_Checked], ids: Iterator[UUID] | None) -> Iterator[_Calls]:
+    """Yield the calls of each INSERT, with the next of these ids or with new ones."""
+    checked = iter(checked)
+    while True:
+        batch, size = _Calls([], [], [], []), 0
+        for text, limit_key, unique_key in itertools.islice(checked, ROWS_PER_INSERT):
+            batch.kwargs.append(text)
+            batch.limit_keys.append(limit_key)
+            batch.unique_keys.append(unique_key)
+            size += len(text)
+            if size >= TEXT_PER_INSERT:
+                break
+        if not (count := len(batch.kwargs)):
+            return
+        batch.ids.extend(uuid7s(count) if ids is None else itertools.islice(ids, count))
+        yield batch
+
+
+def _all_or_none(database: str, inserts: int, *, is_unique: bool) -> AbstractContextManager[Any]:
+    if inserts == 1 and not is_unique:
         return transaction.mark_for_rollback_on_error(using=database)  # one INSERT is its own transaction
     # With a savepoint, an error in a later call leaves the caller's own work in the transaction intact.
-    return transaction.atomic(using=database, savepoint=not is_all)
+    return transaction.atomic(using=database, savepoint=is_unique or inserts == INSERTS_AHEAD)
 
 
-def _insert_rows(database: str, columns: Mapping[str, Any], calls: _Calls, handle_of: Callable[[UUID], H]) -> list[H]:
+def _insert(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: _Calls) -> Iterable[TaskHandle[Any]]:
+    """Insert calls, or resolve the conflicts of their unique keys, and return their handles."""
+    handle_of = functools.partial(TaskHandle[Any], backend=builder.task.backend)
+    values = {**builder.columns, **own}
+    is_limited = any(calls.limit_keys)
+    if is_limited:
+        is_blocked = False if builder.is_deferred else Statement("(sent.limit_key IS NOT NULL)")
+        values |= {"blocked": is_blocked, "deferred": is_blocked or True}
+    unique = builder.task.unique
+    if unique is None:
+        texts = {"limit_key": calls.limit_keys} if is_limited else {}
+        _insert_rows(database, values, calls.ids, calls.kwargs, texts)
+        return map(handle_of, calls.ids)
+    # Only the first call of each key can be inserted.
+    firsts = [place for place, key in enumerate(calls.unique_keys) if not place or key != calls.unique_keys[place - 1]]
+    first = _Calls(*([column[place] for place in firsts] for column in calls))  # type: ignore[arg-type]  # the same types
+    texts = {"unique_key": first.unique_keys, **({"limit_key": first.limit_keys} if is_limited else {})}
+    new = _insert_rows(database, values, first.ids, first.kwargs, texts, locks=unique.on_conflict == "replace")
+    are_skipped = unique.on_conflict == "skip" and len(new) < len(calls.ids)
+    holders = ids_of_holders(database, calls.unique_keys) if are_skipped else {}
+    handles: list[TaskHandle[Any]] = []
+    for key, text, limit_key, unique_key in zip(*calls, strict=True):
+        if key in new:
+            handles.append(handle_of(key))
+        elif (holder_id := holders.get(unique_key)) is not None:
+            handles.append(handle_of(holder_id, replayed=True))
+        else:
+            arguments = Arguments([], json.loads(text), "[]", text, limit_key, unique_key)
+            row = NewRow(database, builder, arguments, key, {**builder.own_columns(arguments), **own})
+            holder = holder_of(row)
+            sent = insert_once(row) if holder is None else EnqueueResult(holder.pk, is_new=False)
+            handles.append(handle_of(sent.id, replayed=not sent.is_new))
+    return handles
+
+
+def _insert_rows(
+    database: str,
+    values: Mapping[str, Any],
+    ids: Sequence[UUID],
+    kwargs: Sequence[str],
+    texts: Mapping[str, Sequence[str | None]],
+    *,
+    locks: bool | None = None,
+) -> set[UUID]:
+    """Insert rows with these ids, keyword arguments and other texts by column; ``values`` are their other columns.
+
+    Without ``locks`` no unique key may be taken. With it, rows whose key is taken are left out, and the ids of the
+    others are returned. If it is true, the rows that hold the keys are locked, where the database has locks.
+    """
     from ..models import Task as TaskRow
 
-    values = {**columns, "id": Statement("sent.id"), "kwargs": Statement("sent.kwargs")}
-    is_limited = any(limit_key is not None for limit_key in calls.limit_keys)
-    if is_limited:
-        is_blocked = False if limits.is_deferred(columns) else Statement("(sent.limit_key IS NOT NULL)")
-        values |= {"limit_key": Statement("sent.limit_key"), "blocked": is_blocked, "deferred": is_blocked or True}
-    handles: list[H] = []
-    with pipeline(connections[database]):  # the server runs one INSERT while this process makes the next
-        for batch in calls.batches():
-            ids = uuid7s(len(batch.kwargs))
-            source = sent_rows(database, ids, batch.kwargs, batch.limit_keys if is_limited else None)
-            insert_values(TaskRow, values, database, source=source).run(database)
-            handles += map(handle_of, ids)
-    return handles
+    values = {**values, **{name: Statement(f"sent.{name}") for name in ("id", "kwargs", *texts)}}
+    source = sent_rows(database, ids, kwargs, texts)
+    if locks is None:
+        insert_values(TaskRow, values, database, source=source).run(database)
+        return set(ids)
+    on_conflict = DO_NOTHING
+    if locks and postgres.can_listen(database):
+        on_conflict = postgres.or_lock(database, TaskRow, "horsies_live_task_has_its_key_alone")
+    returning = columns_of(TaskRow, ["id"], database)
+    insert = insert_values(TaskRow, values, database, source=source, returning=returning, on_conflict=on_conflict)
+    return {key if isinstance(key, UUID) else UUID(key) for (key,) in insert.rows(database)}

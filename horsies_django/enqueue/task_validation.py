@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -15,13 +15,14 @@ from ..core.clock import DATES_ALLOWED, is_in_range
 from ..core.grouping_policy import Gather
 from ..core.names import NAME_LENGTH, is_module_level
 from ..core.option_parsers import LONGEST_DURATION, problems_of_mapper
+from ..core.parameters import parameters_of
+from ..core.rates import Rate
 from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
 from ..core.serialization import clean_text
-from . import limits
-from .call_builder import parameters_of
+from ..core.unique import RESERVED, Unique
+from .call_keys import names_in
 from .task import HorsiesTask
-from .unique_keys import problems_of_unique
 
 QUEUE_LENGTH: Final = 100
 
@@ -46,7 +47,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
     yield from _sensitive_problems(task)
-    yield from limits.problems_of(task)
+    yield from _limit_problems(task)
     yield from _grouping_problems(task)
     if len(task.task_name) > NAME_LENGTH:
         yield f"the name {task.task_name!r} is too long; allowed: at most {NAME_LENGTH} characters."
@@ -120,6 +121,66 @@ def _grouping_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     first = parameters.own[:1]
     if not first or first[0] not in parameters.by_name or parameters.required - set(first):
         yield f"gather is set and {task.module_path} takes {parameters.signature}; allowed: one list of calls (items)."
+
+
+def _limit_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    """Yield a sentence for each option with a bad value."""
+    most, rate, scope = task.max_concurrency, task.rate_limit, task.concurrency_scope
+    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most >= 1):
+        yield f"max_concurrency is {most!r}; allowed: a whole number from 1 on, or None."
+    if rate is not None:
+        try:
+            Rate.parse(rate)
+        except ValueError as error:
+            yield f"rate_limit: {error}"
+    if scope is not None and not (isinstance(scope, str) and 0 < len(scope) <= 100 and scope == clean_text(scope)):
+        yield f"concurrency_scope is {scope!r}; allowed: a text of 1 to 100 characters."
+    if most is None and rate is None:
+        for name in ("concurrency_key", "concurrency_scope"):
+            if (value := getattr(task, name)) is not None:
+                yield f"{name} is {value!r}, but there is no limit; allowed: with max_concurrency, rate_limit or both."
+    elif task.gather is not None:
+        yield "gather is set; allowed with it: neither max_concurrency nor rate_limit."
+    if task.concurrency_key is not None and (problem := _problem_of_key(task.concurrency_key, task)):
+        yield f"concurrency_key is {task.concurrency_key!r}{problem}"
+
+
+def _problem_of_key(key: str | Callable[..., str | None], task: HorsiesTask[..., Any]) -> str | None:
+    if callable(key):
+        return "; allowed: a plain function, no coroutine." if inspect.iscoroutinefunction(key) else None
+    if not isinstance(key, str) or not key:
+        return "; allowed: a text like 'customer-{customer_id}', a callable with the task's arguments, or None."
+    try:
+        names = names_in(key)
+    except ValueError as error:
+        return f", which is not a valid format string: {error}."
+    known = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
+    for name in names:
+        if name not in known:
+            return f", which names {name!r}; allowed: the parameters {', '.join(known) or '(none)'}."
+    return None
+
+
+def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    """Yield a sentence for each conflict of ``unique`` with the task's function or its other options."""
+    unique = task.unique
+    if unique is None:
+        return
+    if not isinstance(unique, Unique):
+        yield f"unique is {unique!r}; allowed: a Unique, or None."
+        return
+    if task.gather is not None:
+        yield "unique is set and gather as well; allowed: one of them, since each handles repeated calls."
+    if unique.wait is not None and task.run_after is not None:
+        yield f"run_after is {task.run_after!r} and unique is a debounce; allowed: one of them, as each sets the time."
+    parameters = parameters_of(task.func, task.takes_context)
+    fields = set(names_in(unique.key)) if isinstance(unique.key, str) else ()
+    wanted, source = (fields, "key") if unique.key is not None else (set(unique.by) - RESERVED, "by")
+    if not parameters.accepts_any:
+        for name in sorted(set(wanted) - set(parameters.own)):
+            yield f"unique: {source} names {name!r}; allowed: {', '.join(parameters.own)}."
+    for name in sorted(RESERVED & set(unique.by) & parameters.by_name):
+        yield f"unique: by names {name!r}, which is a parameter as well; allowed: key={'{' + name + '}'!r}."
 
 
 def _is_key(value: object) -> bool:

@@ -18,12 +18,13 @@ from ..core.compat import InvalidTask, task_backends
 from ..core.dry_run import dry_run
 from ..core.exceptions import InvalidWorkflow, NotRegistered
 from ..core.options import Options
+from ..core.parameters import parameters_of
 from ..core.registry import registry
 from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, Overlap
 from ..core.schedule_patterns import parse
 from ..core.schedule_slots import Slots, parse_timezone
-from ..enqueue import grouping
-from ..enqueue.call_builder import CallBuilder, parameters_of
+from ..enqueue.call_builder import CallBuilder
+from ..enqueue.call_keys import grouped_call
 from ..enqueue.task import HorsiesTask
 from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, ScheduledCall, call_of, workflow_of
 
@@ -148,7 +149,7 @@ def _grouped_call(row: Schedule, call: ScheduledCall, options: Options) -> Itera
         yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
         return
     try:
-        grouping.check_grouped_call(CallBuilder.of(task, options), task, call.args, call.kwargs)
+        grouped_call(CallBuilder.of(task, options), call.args, call.kwargs)
     except InvalidTask as error:
         yield "options", str(error)
     except Exception as error:  # noqa: BLE001  # the key may be the project's callable

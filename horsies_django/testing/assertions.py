@@ -9,10 +9,10 @@ from ..core.backends import all_backends, reads_typed
 from ..core.compat import FrameworkTask
 from ..core.exceptions import NotRegistered
 from ..core.names import name_of
+from ..core.parameters import signature_of
 from ..core.registry import registry
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
-from ..enqueue.call_builder import signature_of
 from ..enqueue.handle import TaskHandle
 from ..models import Task
 from ..models.operator_actions import ENGINE_TASK_PREFIX

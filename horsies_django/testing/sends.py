@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
+from uuid import UUID
 
 from django.conf import settings
 
 from ..core.backends import all_backends
-from ..core.compat import FrameworkTask, FrameworkTaskResult, task_backends
+from ..core.compat import FrameworkTask, task_backends
 from ..core.dry_run import dry_run
 from ..core.names import name_of
-from ..enqueue.backend import HorsiesBackend
+from ..enqueue.backend import HorsiesBackend, Inserted
 from ..enqueue.handle import TaskHandle
-from ..enqueue.task import P, T
 from ..models import Task
 from ..worker.config import WorkerConfig
 from ..worker.inline import InlineWorker
@@ -89,52 +89,42 @@ def immediate() -> Iterator[None]:
 class _CapturingBackend(HorsiesBackend):
     """Keeps calls in the current list."""
 
-    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
-        handle = super().send(task, args, kwargs, own=own)
-        self._capture(task, args, kwargs, handle)
-        return handle
+    def _insert(self, task: FrameworkTask[..., Any], args: Any, kwargs: Any, **options: Any) -> Inserted:
+        inserted = super()._insert(task, args, kwargs, **options)
+        self._capture(task, args, kwargs, inserted[0].id)
+        return inserted
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
-        given = list(map(dict, calls))
-        handles = super().send_many(task, given)
-        for kwargs, handle in zip(given, handles, strict=True):
-            self._capture(task, (), kwargs, handle)
+        copied = list(map(dict, calls))
+        handles = super().send_many(task, copied)
+        for kwargs, handle in zip(copied, handles, strict=True):
+            self._capture(task, (), kwargs, handle.id)
         return handles
 
-    def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
-        result = super().enqueue(task, args, kwargs)
-        self._capture(task, args, kwargs, TaskHandle(result.id, backend=self.alias))
-        return result
-
-    def _capture(self, task: FrameworkTask[..., Any], args: Any, kwargs: Any, handle: TaskHandle[Any]) -> None:
+    def _capture(self, task: FrameworkTask[..., Any], args: Any, kwargs: Any, id: UUID) -> None:
         calls = captured_calls()
         assert calls is not None
-        options = (task.queue_name, task.priority, task.run_after)
-        calls.append(EnqueuedCall(name_of(task), list(args), dict(kwargs), *options, handle))
+        options = (task.queue_name, task.priority, task.run_after, TaskHandle[Any](id, backend=self.alias))
+        calls.append(EnqueuedCall(name_of(task), list(args), dict(kwargs), *options))
 
 
 class _ImmediateBackend(HorsiesBackend):
     """Runs each task that it has stored."""
 
-    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
-        handle = super().send(task, args, kwargs, own=own)
-        self._run([handle])
-        return handle
+    def _insert(self, task: FrameworkTask[..., Any], args: Any, kwargs: Any, **options: Any) -> Inserted:
+        sent, result = super()._insert(task, args, kwargs, **options)
+        self._run([sent.id])
+        return sent, None if result is None else self.get_result(result.id)
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         handles = super().send_many(task, calls)
-        self._run(handles)
+        self._run(handle.id for handle in handles)
         return handles
 
-    def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
-        result = super().enqueue(task, args, kwargs)
-        self._run([TaskHandle(result.id, backend=self.alias)])
-        return cast("FrameworkTaskResult[P, T]", self.get_result(result.id))
-
-    def _run(self, handles: Iterable[TaskHandle[Any]]) -> None:
+    def _run(self, ids: Iterable[UUID]) -> None:
         with InlineWorker.open(WorkerConfig.of(self.alias)) as worker:
-            for handle in handles:
-                worker.run(handle.id)
+            for key in ids:
+                worker.run(key)
         _run_workflows(self.alias)
 
 

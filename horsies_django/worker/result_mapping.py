@@ -17,6 +17,7 @@ from ..core.exceptions import (
     TaskTimeLimit,
     reported_error,
 )
+from ..core.mask import mask_of_task
 from ..core.middleware import AttemptOutcome
 from ..core.options import DefaultOptions
 from ..core.results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
@@ -25,7 +26,6 @@ from ..core.serialization import check_size, clean_text, dumps, encode
 from ..core.type_check import return_problem
 from ..db.errors import is_outage
 from ..db.snooze_on_outage import OUTAGE_SNOOZE
-from ..enqueue.masking import mask_of_task
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Completion, error_result

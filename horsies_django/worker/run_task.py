@@ -23,9 +23,11 @@ from ..core.serialization import decode_call
 from ..core.status import TaskStatus
 from ..db import postgres
 from ..db.errors import is_outage
-from ..enqueue import grouping, insert
+from ..enqueue import grouping
+from ..enqueue.call_builder import CallBuilder
 from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
+from ..enqueue.insert import insert_call
 from ..enqueue.task import HorsiesTask, task
 from ..models import Task
 from ..workflows import gateway, input_resolver
@@ -292,7 +294,8 @@ def join_group(context: TaskContext, call: dict[str, Any]) -> str:
     own = Task.objects.using(execution.database).values(*_COPIED_COLUMNS).get(pk=execution.task_id)
     try:
         with postgres.waiting_for_locks(connections[execution.database], LOCK_WAIT):
-            return str(insert.insert(execution.options, found, (), call, own=own).id)
+            builder = CallBuilder.of(found, execution.options)
+            return str(insert_call(execution.options, builder, (), call, own=own).id)
     except Error as error:
         if not is_outage(error):
             raise

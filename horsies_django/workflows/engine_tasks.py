@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import transaction
 
 from ..core.backends import reads_typed
+from ..core.parameters import parameters_of
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
 from ..core.workflow_errors import STOPPED_BY, WorkflowCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.snooze_on_outage import snooze_on_outage
-from ..enqueue.call_builder import parameters_of
 from ..enqueue.context import TaskContext
 from ..enqueue.nodes import WorkflowContext
 from ..enqueue.task import task

@@ -11,11 +11,11 @@ from django.db.models.functions import Cast
 
 from ..core.backends import reads_typed
 from ..core.compat import FrameworkTask
+from ..core.parameters import parameters_of
 from ..core.results import OperationalCode, TaskError, TaskResult
 from ..core.serialization import decode
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue import result_reader
-from ..enqueue.call_builder import parameters_of
 from ..enqueue.nodes import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.db.inserts import SENDS_BEFORE
+from horsies_django.db.postgres import SENDS_BEFORE
 from horsies_django.models import Task
 from tests.enqueue import jobs
 

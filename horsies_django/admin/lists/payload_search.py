@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 
+from ...core.mask import HideAll, Mask, mask_of
 from ...core.serialization import TAG
-from ...enqueue.masking import HideAll, Mask, mask_of
 from ...ops.keyset.keys import Key
 from ...ops.keyset.scan import PAGE
 from ...ops.payload_view.contents import PARTS, decode

@@ -17,8 +17,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...core.mask import Mask, mask_of
 from ...db.clock import database_now
-from ...enqueue.masking import Mask, mask_of
 from ...models import Schedule
 from ..base import queue_database
 from ..formatting import as_json

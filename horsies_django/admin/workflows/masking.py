@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...enqueue.masking import AnyMask, Mask, mask_of
+from ...core.mask import AnyMask, Mask, mask_of
 from ...models import Workflow, WorkflowTask
 
 #: Maximum number of task names in a tree, and of its subworkflows, whose masks are combined.

@@ -13,9 +13,9 @@ from django.db.models.functions import Cast
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from ...core.mask import Mask, mask_of
 from ...core.workflow_status import WorkflowStatus
 from ...db.expressions import AnyOf, StoredSize, encode_pk, json_array
-from ...enqueue.masking import Mask, mask_of
 from ...models import Workflow, WorkflowTask
 from ...ops.keyset import scopes
 from ...ops.keyset.criteria import NOTHING, Criteria

@@ -12,9 +12,9 @@ from typing import Any, Final, Generic, TypeVar
 from ...core.backends import reads_typed
 from ...core.compat import FrameworkTask
 from ...core.exceptions import NotRegistered
+from ...core.parameters import Parameters, parameters_of
 from ...core.registry import registry
 from ...core.serialization import decode_problems, has_tags
-from ...enqueue.call_builder import Parameters, parameters_of
 from ...enqueue.task import HorsiesTask
 from ...workflows.conditions import condition_at
 from ...workflows.definition_registry import definition_at

@@ -11,8 +11,8 @@ from uuid import UUID
 from django.db.models import Q, TextField
 from django.db.models.functions import Cast
 
+from ...core.parameters import Parameters
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
-from ...enqueue.call_builder import Parameters
 from ...models import Workflow, WorkflowTask
 from ...workflows.engine.rows import IN_PROGRESS
 from .calls import (

@@ -14,13 +14,13 @@ from django.utils.translation import gettext_lazy
 from django.views.debug import get_default_exception_reporter_filter
 
 from ...core.compat import task_backends
+from ...core.mask import MASKED, Mask
 from ...core.operations import log_operation
 from ...core.serialization import decode_call, decode_problems
 from ...core.status import TASK_TERMINAL_STATES
 from ...enqueue.backend import HorsiesBackend
+from ...enqueue.call_keys import has_masked_key
 from ...enqueue.handle import TaskHandle
-from ...enqueue.masking import MASKED, Mask
-from ...enqueue.unique_keys import has_masked_key
 from ...models import Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ..payload_view.contents import contents_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.exceptions import NotRegistered
+from ...core.parameters import parameters_of
 from ...core.registry import registry
-from ...enqueue.call_builder import parameters_of
 
 
 def in_call_order(task_name: str, kwargs: dict[str, Any]) -> dict[str, Any]:

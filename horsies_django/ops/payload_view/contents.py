@@ -12,7 +12,7 @@ from django.db.models.functions import Cast
 from django.utils.translation import gettext as _
 
 from ...core.headers import slot_in
-from ...enqueue.masking import MASKED, Mask, mask_of
+from ...core.mask import MASKED, Mask, mask_of
 from ...models import Task
 from .argument_order import in_call_order
 from .json_text import chunks

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...enqueue.masking import Mask
+from ...core.mask import Mask
 
 _INDENT: Final = "  "
 

@@ -4,8 +4,8 @@ import pytest
 
 from horsies_django import Gather, task
 from horsies_django.core.compat import InvalidTask
-from horsies_django.enqueue.call_builder import parameters_of
-from horsies_django.enqueue.limits import limit_key_of
+from horsies_django.core.parameters import parameters_of
+from horsies_django.enqueue.call_keys import limit_key_of
 from tests.jobs import limited
 
 pytestmark = pytest.mark.once

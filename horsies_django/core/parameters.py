@@ -1,0 +1,78 @@
+"""The parameters of a function, except the context."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a function, except the context."""
+
+    signature: inspect.Signature
+    takes_context: bool
+    own: tuple[str, ...]
+    positional: tuple[str, ...]
+    by_name: frozenset[str]
+    required: frozenset[str]
+    accepts_any: bool
+
+    def accept(self, names: Set[str]) -> bool:
+        """Whether a call with only these keyword arguments certainly fits the signature."""
+        return names <= self.by_name and self.required <= names
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], path: str) -> Sequence[str]:
+        """Return the names of the parameters that take ``args``. Raises TypeError if the call doesn't fit."""
+        names = list(self.positional[: len(args)])
+        context = (None,) if self.takes_context else ()
+        try:
+            self.signature.bind(*context, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{path}{self.signature}: {error}.") from None
+        parameters = self.signature.parameters.values()
+        rest = next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), "")
+        return names + [f"{rest}[{place}]" for place in range(len(args) - len(names))]
+
+    def bind_partial(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments by parameter name, including defaults. Raises TypeError if the call doesn't fit."""
+        context = (None,) if self.takes_context else ()
+        bound = self.signature.bind_partial(*context, *args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+
+def signature_of(func: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature that calls have to fit.
+
+    A wrapper has that of the function it wraps. Its own ``**kwargs`` may take more, so any other keyword fits as well.
+    """
+    signature = inspect.signature(func)
+    if not hasattr(func, "__wrapped__"):
+        return signature
+    known = signature.parameters
+    for rest in inspect.signature(func, follow_wrapped=False).parameters.values():
+        if rest.kind is rest.VAR_KEYWORD and all(one.kind is not rest.kind for one in known.values()):
+            name = rest.name
+            while name in known:
+                name += "_"
+            return signature.replace(parameters=[*known.values(), rest.replace(name=name)])
+    return signature
+
+
+@functools.cache
+def parameters_of(func: Callable[..., Any], takes_context: bool) -> Parameters:
+    """Return the parameters of a function."""
+    signature = signature_of(func)
+    own = list(signature.parameters.values())[int(takes_context) :]
+    by_name = frozenset(one.name for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+    plain = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    required = frozenset(one.name for one in plain if one.default is one.empty)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in own)
+    positional = tuple(one.name for one in own if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD))
+    return Parameters(
+        signature, takes_context, tuple(one.name for one in own), positional, by_name, required, takes_any
+    )
