@@ -1,6 +1,9 @@
 """Register the queue's admin pages on the default site; ``register(site)`` registers them on another."""
 
+from typing import Any
+
 from django.contrib import admin
+from django.http import HttpRequest
 
 from ..models import ErrorGroup, Heartbeat, Limit, Overview, Queue, RunningNow, Schedule, Task, Worker, Workflow
 from .errors.admin import ErrorGroupAdmin
@@ -18,17 +21,32 @@ __all__ = ["register"]
 
 
 def register(site: admin.AdminSite) -> None:
-    """Register every page of this package on ``site``."""
-    site.register(Overview, OverviewAdmin)
-    site.register(RunningNow, RunningNowAdmin)
-    site.register(Task, TaskAdmin)
-    site.register(ErrorGroup, ErrorGroupAdmin)
-    site.register(Workflow, WorkflowAdmin)
-    site.register(Schedule, ScheduleAdmin)
-    site.register(Queue, QueueAdmin)
-    site.register(Limit, LimitAdmin)
-    site.register(Worker, WorkerAdmin)
-    site.register(Heartbeat, HeartbeatAdmin)
+    """Register every page of this package on ``site``, and list them there in this order."""
+    pages: dict[Any, Any] = {
+        Overview: OverviewAdmin,
+        Task: TaskAdmin,
+        RunningNow: RunningNowAdmin,
+        ErrorGroup: ErrorGroupAdmin,
+        Workflow: WorkflowAdmin,
+        Schedule: ScheduleAdmin,
+        Queue: QueueAdmin,
+        Limit: LimitAdmin,
+        Worker: WorkerAdmin,
+        Heartbeat: HeartbeatAdmin,
+    }
+    for model, page in pages.items():
+        site.register(model, page)
+    places, list_apps = {model: place for place, model in enumerate(pages)}, site.get_app_list
+
+    def in_order(request: HttpRequest, app_label: str | None = None) -> list[Any]:
+        """Return the apps of the index; Django sorts the models of each by name."""
+        apps = list_apps(request, app_label)
+        for app in apps:
+            if app["app_label"] == Task._meta.app_label:
+                app["models"].sort(key=lambda model: places.get(model["model"], len(places)))
+        return apps
+
+    site.get_app_list = in_order  # type: ignore[method-assign]
 
 
 register(admin.site)

@@ -7,20 +7,23 @@ entry of OPTIONS["middleware"]. docs/tracing.md describes the spans.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Final
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections, transaction
 
 try:
     from opentelemetry import context as otel_context
     from opentelemetry import propagate, trace
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImproperlyConfigured(f"{error}; install it with: pip install 'horsies-django[opentelemetry]'") from error
 
@@ -30,9 +33,13 @@ from ..core.middleware import AttemptOutcome, ContextMiddleware, TaskCall, TaskS
 from ..core.results import TaskError, TaskResult
 from ..core.signals import runner_stopping
 from ..core.version import __version__
-from . import workflow_links
+from ..core.workflow_status import NodeKind, WorkflowTaskStatus
+from ..enqueue.task_run import TaskRun
+from ..models import Task, WorkflowTask
 
 __all__ = ["OpenTelemetryMiddleware"]
+
+logger = logging.getLogger("horsies_django.tracing")
 
 #: The version of the semantic conventions that the names below are of.
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -64,6 +71,20 @@ _ready: Final[set[tuple[type, int]]] = set()
 _lock: Final = threading.Lock()
 
 
+#: The key of the metadata with the context of a node's span, as W3C's ``traceparent``.
+SPAN_KEY: Final = "horsies.span"
+
+#: The attribute with the id of a node, of spans and of links.
+NODE_ID: Final = "horsies.workflow.node"
+
+#: Maximum links of a span: SDKs keep no more by default.
+MAX_LINKS: Final = 128
+
+_HAS_RUN: Final = (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED)
+
+_propagator: Final = TraceContextTextMapPropagator()
+
+
 class OpenTelemetryMiddleware(ContextMiddleware):
     """Traces sends and bodies with the tracer provider of the process; without one, it passes on the sender's context.
 
@@ -71,7 +92,7 @@ class OpenTelemetryMiddleware(ContextMiddleware):
     spans of the nodes that it waited for, unless ``links_nodes`` is False.
     """
 
-    reserved_headers = ("traceparent", "tracestate", "baggage", workflow_links.SPAN_KEY)
+    reserved_headers = ("traceparent", "tracestate", "baggage", SPAN_KEY)
     #: Links cost a node one to three queries, and an UPDATE if other nodes wait for it.
     links_nodes: ClassVar[bool] = True
 
@@ -88,13 +109,13 @@ class OpenTelemetryMiddleware(ContextMiddleware):
             return self._around(call)
         with self.within(call) as span:
             if self._is_linked(span, call):
-                workflow_links.link(span, call, current_run.get())
+                _link_nodes(span, call, current_run.get())
             return _returned(span, call, self._run(call))
 
     async def _around(self, call: TaskCall) -> Any:
         with self.within(call) as span:
             if self._is_linked(span, call):
-                await sync_to_async(workflow_links.link)(span, call, current_run.get())
+                await sync_to_async(_link_nodes)(span, call, current_run.get())
             return _returned(span, call, await self._run(call))
 
     def _is_linked(self, span: Span, call: TaskCall) -> bool:
@@ -237,3 +258,62 @@ def _record_error(span: Span, call: TaskCall, error: BaseException) -> None:
 def _class_of(error: BaseException) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# Links between the spans of a workflow's nodes: a node that others wait for stores the context of its span in the
+# metadata of its task, guarded by its claim. A node that starts reads those of the nodes that it waited for.
+
+
+def _link_nodes(span: Span, call: TaskCall, run: TaskRun | None) -> None:
+    """Link the span of a node to those of the nodes that it waited for, and store its own if others wait for it.
+
+    An error of the database is logged: the node runs without links.
+    """
+    if run is None:
+        return
+    in_atomic = connections[run.database].in_atomic_block
+    try:
+        with transaction.atomic(using=run.database) if in_atomic else nullcontext():
+            _link(span, call, run)
+    except Error as error:
+        logger.warning("span of node not linked id=%s error=%s", call.id, error)
+
+
+def _link(span: Span, call: TaskCall, run: TaskRun) -> None:
+    nodes = WorkflowTask.objects.using(run.database)
+    columns = ("workflow_id", "node_id", "waits_for", "dependents", "map_index", "workflow__is_batch")
+    node: dict[str, Any] | None = nodes.filter(task_id=call.id).values(*columns).first()
+    if node is None:
+        return
+    span.set_attribute(NODE_ID, node["node_id"])
+    if node["workflow__is_batch"]:  # its calls may be millions, and wait for nothing
+        return
+    is_item = node["map_index"] is not None
+    if is_item:  # an item waits for what its map waits for
+        of_map = nodes.filter(workflow_id=node["workflow_id"], task_index=node["map_index"])
+        node |= of_map.values("waits_for", "dependents").get()
+    for node_id, traceparent in _sources(run.database, node, with_items=not is_item):
+        context = _propagator.extract({"traceparent": traceparent})
+        span.add_link(trace.get_current_span(context).get_span_context(), {NODE_ID: node_id})
+    if node["dependents"]:
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier, trace.set_span_in_context(span))
+        run.store_columns(metadata={**call.metadata, SPAN_KEY: carrier["traceparent"]})
+
+
+def _sources(database: str, node: dict[str, Any], *, with_items: bool) -> list[tuple[str, str]]:
+    """Return the ids and the stored contexts of the nodes that this one waited for; of a map, those of its items."""
+    if not node["waits_for"]:
+        return []
+    nodes = WorkflowTask.objects.using(database).filter(workflow_id=node["workflow_id"])
+    waited_for = nodes.filter(task_index__in=node["waits_for"][:MAX_LINKS])
+    columns = ("task_id", "node_id", "task_index", "kind")
+    found = list(waited_for.filter(status__in=_HAS_RUN).order_by("task_index").values_list(*columns))
+    maps = [index for *_, index, kind in found if kind == NodeKind.MAP]
+    if maps and with_items:
+        items = nodes.filter(map_index__in=maps, status__in=_HAS_RUN).order_by("task_index")
+        found += items.values_list(*columns)[:MAX_LINKS]
+    ids = {task_id: node_id for task_id, node_id, *_ in found[:MAX_LINKS] if task_id is not None}
+    stored = Task.objects.using(database).filter(pk__in=ids).values_list("pk", "metadata")
+    contexts = {pk: metadata.get(SPAN_KEY) for pk, metadata in stored if isinstance(metadata, dict)}
+    return [(ids[pk], context) for pk, context in contexts.items() if isinstance(context, str)]

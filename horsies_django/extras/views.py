@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import TypeAlias
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 
 from ..core.backends import ConfiguredBackend
 from ..core.compat import task_backends
 from ..core.options import Options
+from ..models.check_migrated import check_schema
 from .access import CHALLENGE, is_open
-from .health import logger, unready_reason
+
+logger = logging.getLogger("horsies_django.monitoring")
 
 #: The permission that a user of the staff needs.
 PERMISSION = "horsies_django.view_task"
@@ -76,15 +79,29 @@ def _text(line: str, status: int = 200) -> HttpResponse:
     return HttpResponse(f"{line}\n", status=status, content_type="text/plain; charset=utf-8")
 
 
+def unready_reason(database: str) -> str | None:
+    """Return in one line why the queue can't be used, None if it can. The details of an error are only logged."""
+    try:
+        check_schema(database)
+    except ImproperlyConfigured as error:
+        return str(error).partition("\n")[0]
+    except Error as error:
+        logger.warning("database not ready alias=%s error=%s", database, error)
+        connections[database].close_if_unusable_or_obsolete()
+        return f"Database {database!r} does not answer: {type(error).__name__}."
+    return None
+
+
 @_endpoint("metrics")
 def metrics(request: HttpRequest, options: Options) -> HttpResponse:
     """Respond with the metrics of the whole queue, in the format that the Accept header asks for."""
     try:
-        from .prometheus import exposition
+        from .prometheus import render
+        from .prometheus.queue_collector import QueueCollector
     except ImproperlyConfigured as error:
         return _text(str(error), 501)
     try:
-        content, content_type = exposition.render_queue(options, request.headers.get("Accept", ""))
+        content, content_type = render(QueueCollector(options), request.headers.get("Accept", ""))
     except Error as error:
         logger.warning("metrics not collected database=%s error=%s", options.database, error)
         return _text(f"Database {options.database!r} does not answer: {type(error).__name__}.", 503)

@@ -59,6 +59,16 @@ def test_the_index_links_the_overview_for_users_who_may_view_tasks(staff):
     assert f'href="{PAGE}"' in staff("view_task").get("/admin/").content.decode()
 
 
+def test_the_index_lists_the_pages_by_how_often_they_are_needed_and_leaves_out_heartbeats(admin_client):
+    html = admin_client.get("/admin/horsies_django/").content.decode()
+
+    links = re.findall(r'<a href="/admin/horsies_django/(\w+)/"', html[html.index('id="content"') :])
+    assert list(dict.fromkeys(links)) == [
+        "overview", "task", "runningnow", "errorgroup", "workflow", "schedule", "queue", "limit", "worker",
+    ]  # fmt: skip
+    assert admin_client.get("/admin/horsies_django/heartbeat/").status_code == 200
+
+
 def test_users_who_may_not_view_tasks_may_not_view_the_overview(staff, client):
     assert client.get(PAGE).status_code == 302
     assert staff("view_worker").get(PAGE).status_code == 403

@@ -10,8 +10,8 @@ import yaml
 from django.db import connection  # noqa: F401  # conditions of skipif
 
 from horsies_django.core.histogram import BOUNDS
-from horsies_django.extras.prometheus.exposition import render
-from horsies_django.extras.prometheus.worker_collector import WorkerCollector
+from horsies_django.extras.prometheus import render
+from horsies_django.extras.prometheus.worker_server import WorkerCollector
 from horsies_django.models import Lease
 from horsies_django.schedules.scheduler import Scheduler
 from horsies_django.worker.config import WorkerConfig

@@ -106,7 +106,11 @@ def test_the_queue_list_shows_due_tasks_and_the_latency_even_of_a_queue_without_
     found = {queue["name"]: queue for queue in json.loads(run("list", "--json"))["queues"]}
 
     assert head.split() == ["queue", "due", "latency", "blocked", "oldest", "blocked"]
-    assert [line.split()[:4] for line in lines] == [["default", "0", "-", "0"], ["new", "3+", "2", "h"]]
+    assert [line.split()[:4] for line in lines] == [
+        ["default", "0", "-", "0"],
+        ["later", "0", "-", "0"],
+        ["new", "3+", "2", "h"],
+    ]
     assert (found["new"]["due"], found["new"]["due_is_at_least"]) == (3, True)
     assert found["new"]["oldest_waits"] == pytest.approx(7_230, abs=60)
 

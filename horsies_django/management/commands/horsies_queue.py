@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from argparse import SUPPRESS
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
+from django.db.models import Q
 
 from horsies_django.core.backends import ConfiguredBackend, horsies_backend
 from horsies_django.core.durations import format_brief
@@ -17,14 +18,14 @@ from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_policy
 from horsies_django.db.connection import own_connection
-from horsies_django.management import quiet
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks.enqueue import parse_retention
 from horsies_django.management.text_table import number_text, table
-from horsies_django.models import Queue
+from horsies_django.models import Queue, Worker
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.queue import QueueQuerySet
+from horsies_django.models.worker import WorkerQuerySet
 from horsies_django.ops.inspector import QueueNotEmpty, delete_queue
 from horsies_django.ops.metrics import collect
 from horsies_django.ops.metrics.snapshot import QueueMetrics
@@ -42,6 +43,16 @@ _FLAGS: Final = {
         'How long to keep its completed tasks: seconds, a text like "7d", or forever; or by state: '
         "completed=1d,failed=30d.",
     ),
+}
+
+
+#: Maximum ids that an error lists.
+MAX_LISTED: Final = 50
+
+#: What each action on workers does, and its messages if the worker changed or not.
+_QUIET_ACTIONS: Final = {
+    "quiet": (WorkerQuerySet.quiet, "The worker %s is quiet.", "The worker %s is quiet already, or is stopping."),
+    "unquiet": (WorkerQuerySet.resume, "The worker %s is resumed.", "The worker %s is not quiet."),
 }
 
 
@@ -83,7 +94,11 @@ class Command(QueueCommand):
             ("unquiet", "Let quiet workers claim again."),
         ):
             subparser = subparsers.add_parser(action, help=text, description=text)
-            quiet.add_arguments(subparser)
+            subparser.add_argument(
+                "workers", nargs="*", metavar="WORKER", help="The id of a live worker, one for each runner."
+            )
+            subparser.add_argument("--name", help="Workers with this --name; those without one have their host's name.")
+            subparser.add_argument("--all", action="store_true", help="Every live worker.")
             subparser.add_argument("--json", action="store_true", help="Print one JSON object.")
             subparser.add_argument(
                 "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
@@ -101,15 +116,15 @@ class Command(QueueCommand):
             backend = horsies_backend(alias or "default")
             names = _names(options.get("names") or (), backend, may_be_gone=action == "delete")
             rules = _rules(options) if action == "set" else {}
-            if action in quiet.ACTIONS:
-                quiet.check_choice(options)
+            if action in _QUIET_ACTIONS and sum(map(bool, (options["workers"], options["name"], options["all"]))) != 1:
+                raise ValueError("Which workers? Allowed: ids, or --name NAME, or --all.")
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
             check_tables(backend.config.database)
             with own_connection(backend.config.database, "queue"):
-                if action in quiet.ACTIONS:
-                    for line in quiet.change_workers(action, options, backend):
+                if action in _QUIET_ACTIONS:
+                    for line in _change_workers(action, options, backend):
                         self.stdout.write(line)
                 elif action == "delete":
                     self._delete(names, backend, force=options["force"], is_json=options["json"])
@@ -206,3 +221,40 @@ def _names(names: Sequence[str], backend: ConfiguredBackend, *, may_be_gone: boo
         if not 0 < len(name) <= 100 or "\0" in name:
             raise ValueError(f"{name!r} is no name of a queue; allowed: 1 to 100 characters.")
     return list(dict.fromkeys(names))
+
+
+def _change_workers(action: str, options: dict[str, Any], backend: ConfiguredBackend) -> Iterator[str]:
+    """Make the chosen workers quiet or resume them; yield the lines to print. Nothing is done if one is unknown.
+
+    Raises CommandError if a worker is not alive, or if none has the name.
+    """
+    alive = Worker.objects.using(backend.config.database).alive(backend.config.recovery.stale_after)
+    ids = list(_chosen(alive, options))
+    act, done, unchanged = _QUIET_ACTIONS[action]
+    changed = {worker_id: bool(act(alive.filter(pk=worker_id))) for worker_id in ids}
+    if options["json"]:
+        yield json.dumps({"action": action, "changed": changed})
+        return
+    for worker_id, is_changed in changed.items():
+        yield one_line((done if is_changed else unchanged) % worker_id)
+    if not changed:
+        yield "No worker is alive."
+
+
+def _chosen(alive: WorkerQuerySet, options: dict[str, Any]) -> Sequence[str]:
+    known = list(alive.order_by("pk").values_list("pk", flat=True))
+    if options["all"]:
+        return known
+    if name := options["name"]:
+        named = alive.filter(Q(name=name) | Q(name="", hostname=name)).order_by("pk").values_list("pk", flat=True)
+        if not named:
+            raise CommandError(one_line(f"No live worker has the name {name!r}. {_alive(known)}"))
+        return list(named)
+    if unknown := [worker_id for worker_id in options["workers"] if worker_id not in known]:
+        raise CommandError(one_line(f"There is no live worker {', '.join(map(repr, unknown))}. {_alive(known)}"))
+    return list(dict.fromkeys(options["workers"]))
+
+
+def _alive(known: Sequence[str]) -> str:
+    more = f" and {len(known) - MAX_LISTED} more" if len(known) > MAX_LISTED else ""
+    return f"Alive: {', '.join(known[:MAX_LISTED])}{more}." if known else "None is alive."
