@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Any, Final, Self
 
 from django.core.exceptions import ValidationError
@@ -39,7 +38,7 @@ CLEARED_ON: Final = frozenset(PLAN_COLUMNS) - {"timing", "timezone"}
 #: SQL, changed it. Rows planned before these columns existed have ''.
 PLAN_IS_OUTDATED: Final = ~Q(planned_timing="") & (~Q(planned_timing=F("timing")) | ~Q(planned_timezone=F("timezone")))
 
-#: The columns that the scheduler writes. A save for another reason leaves their stored values.
+#: The columns that the scheduler writes.
 SCHEDULER_COLUMNS: Final = (
     "next_run_at",
     "next_slot_at",
@@ -275,9 +274,6 @@ class Schedule(models.Model):
 
     objects = ScheduleQuerySet.as_manager()
 
-    _plan_values: tuple[Any, ...] | None = None
-    _scheduler_values: Mapping[str, Any] = MappingProxyType({})
-
     class Meta:
         db_table = "horsies_schedules"
         verbose_name = _("schedule")
@@ -318,56 +314,26 @@ class Schedule(models.Model):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save the row and plan its next run if needed. The scheduler's columns are saved only if changed here."""
+        """Save the row, and plan its next run if a column changes on which that depends.
+
+        The scheduler's columns are saved only if ``update_fields`` names them: the row in the database has the newest.
+        """
         alias = kwargs.get("using") or self._state.db or "default"
         with transaction.atomic(using=alias):
-            now = database_now(alias)
-            self.updated_at = now
-            names = set(kwargs.get("update_fields") or self._changed_columns()) | {"updated_at"}
-            if self._needs_plan:
-                self._reload_scheduler_columns(alias)
+            rows = Schedule.objects.using(alias).filter(pk=self.pk).locked(skip=False)
+            stored = None if self._state.adding else rows.first()
+            self.updated_at = now = database_now(alias)
+            names = {field.name for field in self._meta.concrete_fields if not field.primary_key}
+            names = set(kwargs.get("update_fields") or names.difference(SCHEDULER_COLUMNS)) | {"updated_at"}
+            if stored is not None:
+                for name in set(SCHEDULER_COLUMNS) - names:
+                    setattr(self, name, getattr(stored, name))
+                kwargs["update_fields"] = names
+            if stored is None or stored._plan_key != self._plan_key or (self.enabled and self.next_run_at is None):
                 self.plan(now)
                 names |= {*self.planned, "enabled", "disabled_by", "last_error"}
                 notify_schedules_changed_after_commit(alias)
-            if not self._state.adding:
-                kwargs["update_fields"] = names
             super().save(*args, **kwargs)
-        self._remember_values()
-
-    def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
-        """See :meth:`from_db`."""
-        super().refresh_from_db(*args, **kwargs)
-        self._remember_values()
-
-    @classmethod
-    def from_db(cls, *args: Any, **kwargs: Any) -> Self:
-        """Remember the loaded values, to know at a save which columns changed."""
-        row = super().from_db(*args, **kwargs)
-        row._remember_values()
-        return row
-
-    def _changed_columns(self) -> set[str]:
-        kept = {name for name in SCHEDULER_COLUMNS if self._scheduler_values.get(name, ...) == getattr(self, name)}
-        return {field.name for field in self._meta.concrete_fields if not field.primary_key} - kept
-
-    def _reload_scheduler_columns(self, alias: str) -> None:
-        """Lock the row, if it exists, and reload its plan and the slot of the last run."""
-        mine = Schedule.objects.using(alias).filter(pk=self.pk).locked(skip=False)
-        if not self._state.adding and (row := mine.values("last_slot_at", *self.planned).first()):
-            for name, value in row.items():
-                setattr(self, name, value)
-
-    @property
-    def _needs_plan(self) -> bool:
-        if self.enabled and self.next_run_at is None:
-            return True
-        return not self.enabled if self._state.adding else self._plan_values not in (None, self._plan_key)
-
-    def _remember_values(self) -> None:
-        if not {*PLAN_COLUMNS, *SCHEDULER_COLUMNS} <= self.__dict__.keys():
-            return
-        self._plan_values = self._plan_key
-        self._scheduler_values = {name: getattr(self, name) for name in SCHEDULER_COLUMNS}
 
     def clean(self) -> None:
         """Validate the schedule. Raises ValidationError with the problems of each field."""

@@ -135,9 +135,7 @@ def test_a_manually_set_next_run_is_saved():
     row.save(update_fields=["next_run_at"])
     assert Schedule.objects.get().next_run_at == utc(2026, 1, 1)
 
-    row = Schedule.objects.get()
-    row.next_run_at = utc(2026, 1, 2)
-    row.save()
+    Schedule.objects.update(next_run_at=utc(2026, 1, 2))
     assert Schedule.objects.get().next_run_at == utc(2026, 1, 2)
 
 

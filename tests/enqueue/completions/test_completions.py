@@ -27,10 +27,14 @@ def needs_notifications(transactional_db):
         pytest.skip("needs NOTIFY")
 
 
+def wait_until_no_thread_polls():
+    wait_until(lambda: not any(thread.name == "horsies-waiter" for thread in threading.enumerate()))
+
+
 @pytest.fixture
 def task_queries(transactional_db):
     """Return the parameters of each query for tasks, from any thread."""
-    wait_until(lambda: not any(thread.name == "horsies-waiter" for thread in threading.enumerate()))
+    wait_until_no_thread_polls()
     queries = []
 
     def record(execute, sql, params, many, context):
@@ -192,22 +196,23 @@ def test_the_listener_stops_after_the_last_waiter_has_its_result(worker):
     assert set(waiters.join()) == {handle.id}
     assert len(listeners) == 1
     wait_until(lambda: not listener_pids())
-    wait_until(lambda: not any(thread.name == "horsies-waiter" for thread in threading.enumerate()))
+    wait_until_no_thread_polls()
 
 
-def test_a_waiter_gets_its_result_though_the_listener_loses_its_connection(worker):
+def test_a_waiter_gets_its_result_though_the_listener_loses_its_connection(worker, task_queries):
     worker("-v0")
     (handle,) = send_delayed(600)
     waiters = Waiters([handle])
 
-    terminate(wait_until(listener_pids))
+    wait_until(lambda: len(task_queries) > 1)  # the connection is set up
+    terminate(listener_pids())
     Task.objects.all().run_now()
 
     assert set(waiters.join()) == {handle.id}
 
 
 def test_workers_notify_only_while_a_process_waits(worker):
-    wait_until(lambda: not listener_pids())  # a listener of an earlier test may still renew its subscription
+    wait_until_no_thread_polls()  # it may still renew its subscription
     worker("-v0")
     with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
         handles = tasks.noop.send_many([{}] * 20)
