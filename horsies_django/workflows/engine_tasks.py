@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
-from ..core.backends import reads_typed
 from ..core.parameters import parameters_of
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
@@ -42,13 +41,13 @@ def decide(context: TaskContext) -> bool:
     database = context.run.database
     with snooze_on_outage():
         node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
-        results = _results(database, node)
+        ids, results = input_resolver.results_of(node, set(node.waits_for))
     given = WorkflowContext(
         workflow_id=node.workflow_id,
         task_index=node.task_index,
         task_name=node.task_name or "",
         node_id=node.node_id,
-        results=results,
+        results={ids[index]: result for index, result in results.items()},
     )
     # Look up both before calling one: a worker that does not know one of them has not started the task.
     run_when = None if node.run_when is None else condition_at(node.run_when)
@@ -56,25 +55,6 @@ def decide(context: TaskContext) -> bool:
     if run_when is not None and not run_when(given):
         return False
     return skip_when is None or not skip_when(given)
-
-
-def _results(database: str, node: Any) -> dict[str, Any]:
-    from ..models import WorkflowTask
-    from .input_resolver import read
-
-    sources = WorkflowTask.objects.using(database).filter(
-        workflow=node.workflow_id, task_index__in=node.waits_for, completed_at__isnull=False
-    )
-    from django.db.models import TextField
-    from django.db.models.functions import Cast
-
-    return {
-        node_id: read(text, reads_typed(backend, typed))
-        for node_id, text, backend, typed in sources.values_list(
-            "node_id", Cast("result", TextField()), "backend", "typed_payload"
-        )
-        if text
-    }
 
 
 @task(takes_context=True, retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["WORKER_CRASHED"]))

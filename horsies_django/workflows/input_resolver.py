@@ -14,7 +14,6 @@ from ..core.compat import FrameworkTask
 from ..core.parameters import parameters_of
 from ..core.results import OperationalCode, TaskError, TaskResult
 from ..core.serialization import decode
-from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue import result_reader
 from ..enqueue.nodes import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 
@@ -45,18 +44,9 @@ def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, A
 
 def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
     """Return the arguments that a node passes to a function with these parameters, from the rows."""
-    from ..models import WorkflowTask
-
     wanted = {_META, _CONTEXT} & parameters
     indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _indexes(source)}
-    nodes = WorkflowTask.objects.using(node._state.db)
-    rows = nodes.filter(workflow=node.workflow, task_index__in=indexes | set(node.ctx_from or ()))
-    columns = ("task_index", "node_id", "status", Cast("result", TextField()), "backend", "typed_payload")
-    results, ids = dict[int, result_reader.Result](), dict[int, str]()
-    for index, node_id, status, text, backend, typed in rows.values_list(*columns):
-        ids[index] = node_id
-        if WorkflowTaskStatus(status).is_terminal and text is not None:
-            results[index] = read(text, reads_typed(backend, typed))
+    ids, results = results_of(node, indexes | set(node.ctx_from or ()))
     given: dict[str, Any] = {}
     for name, source in node.args_from.items():
         _fill(given, name, source, results)
@@ -76,6 +66,18 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
         summaries = _summaries(node) if listed else {}
         given[_CONTEXT] = WorkflowContext(**about, results=listed, summaries=summaries)
     return given
+
+
+def results_of(node: WorkflowTask, indexes: Set[int]) -> tuple[dict[int, str], dict[int, result_reader.Result]]:
+    """Return the ids and the results of those of these nodes that have ended, by index."""
+    from ..models import WorkflowTask
+
+    nodes = WorkflowTask.objects.using(node._state.db)
+    ended = nodes.filter(workflow=node.workflow_id, task_index__in=indexes, completed_at__isnull=False)
+    columns = ("task_index", "node_id", Cast("result", TextField()), "backend", "typed_payload")
+    rows = [row for row in ended.values_list(*columns) if row[2] is not None]
+    results = {index: _read(text, reads_typed(backend, typed)) for index, _, text, backend, typed in rows}
+    return {index: node_id for index, node_id, *_ in rows}, results
 
 
 def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
@@ -105,7 +107,7 @@ def _fill(given: dict[str, Any], name: str, source: int | list[int], known: Mapp
         given[name] = known[source]
 
 
-def read(text: str, typed: bool) -> result_reader.Result:
+def _read(text: str, typed: bool) -> result_reader.Result:
     """Read a node's result."""
     stored = json.loads(text)
     if not isinstance(stored, dict) or not stored.keys() & {"ok", "err"}:

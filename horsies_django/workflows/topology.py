@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
 from django.utils.text import slugify
 
+from ..core.exceptions import MISTAKES_SHOWN
 from ..core.workflow_errors import DefinitionErrorCode, ErrorList, shown
 from ..enqueue.nodes import Dependency, FlowPart, Node, NodeKey, walk
 
@@ -64,7 +66,7 @@ def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
     ids = _ids(slug, nodes, names, errors)
     waits_for = _waits_for(nodes, ids, index, orders, errors)
     dependents = dependents_of(waits_for)
-    _check_cycles(ids, waits_for, dependents, errors)
+    _check_cycles(ids, waits_for, errors)
     by_id = {node_id: place for place, node_id in enumerate(ids)}
     return Topology(nodes, ids, index, waits_for, tuple(map(tuple, dependents)), by_id)
 
@@ -140,14 +142,12 @@ def _waits_for(
     return tuple([tuple(sources) for sources in waits_for])
 
 
-def _check_cycles(
-    ids: tuple[str, ...], waits_for: tuple[tuple[int, ...], ...], dependents: list[list[int]], errors: ErrorList
-) -> None:
+def _check_cycles(ids: tuple[str, ...], waits_for: tuple[tuple[int, ...], ...], errors: ErrorList) -> None:
     if waits_for and all(waits_for):
         errors.add(
             DefinitionErrorCode.NO_ROOT, "every node waits for another; allowed: at least one that waits for none."
         )
-    for cycle in cycles_in(waits_for, dependents):
+    for cycle in cycles_in(waits_for):
         chain = " >> ".join(ids[index] for index in [*cycle, cycle[0]])
         problem = f"it waits for itself: {_shorten(chain)}; allowed: no cycle."
         errors.add(DefinitionErrorCode.CYCLE, problem, ids[cycle[0]])
@@ -163,7 +163,7 @@ def slug_of(name: object) -> str:
     return (slugify(name) if isinstance(name, str) else "")[: ID_LENGTH - 16] or "workflow"
 
 
-# The graph of the nodes, by index. Nothing here is recursive, since a chain may have a hundred thousand nodes.
+# The graph of the nodes, by index.
 
 
 def dependents_of(waits_for: Sequence[Iterable[int]]) -> list[list[int]]:
@@ -175,41 +175,19 @@ def dependents_of(waits_for: Sequence[Iterable[int]]) -> list[list[int]]:
     return dependents
 
 
-def cycles_in(waits_for: Sequence[Sequence[int]], dependents: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return cycles without common nodes, each as nodes of which every one waits for the one before it.
+def cycles_in(waits_for: Sequence[Iterable[int]]) -> Iterator[list[int]]:
+    """Yield cycles without common nodes, as many as errors are shown; every node of one waits for the one before it.
 
-    Without the nodes of these cycles the graph has no cycle.
+    Without the nodes of all cycles the graph has no cycle.
     """
-    open_count = [len(sources) for sources in waits_for]
-    is_done = [False] * len(waits_for)
-
-    def settle(settled: list[int]) -> None:
-        """Mark these nodes as done, and every node that waits for done ones only."""
-        for index in settled:
-            is_done[index] = True
-        while settled:
-            for dependent in dependents[settled.pop()]:
-                open_count[dependent] -= 1
-                if open_count[dependent] == 0 and not is_done[dependent]:
-                    is_done[dependent] = True
-                    settled.append(dependent)
-
-    settle([index for index, count in enumerate(open_count) if count == 0])
-    cycles: list[list[int]] = []
-    for index in range(len(waits_for)):
-        while not is_done[index]:
-            cycles.append(_find_cycle(index, waits_for, is_done))
-            settle(list(cycles[-1]))
-    return cycles
-
-
-def _find_cycle(start: int, waits_for: Sequence[Sequence[int]], is_done: Sequence[bool]) -> list[int]:
-    """Follow the dependencies of a node in or behind a cycle until a node repeats; return the cycle."""
-    seen: dict[int, int] = {}
-    path: list[int] = []
-    here = start
-    while here not in seen:
-        seen[here] = len(path)
-        path.append(here)
-        here = next(source for source in waits_for[here] if not is_done[source])
-    return path[seen[here] :][::-1]
+    graph = dict(enumerate(waits_for))
+    for _ in range(MISTAKES_SHOWN):
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            cycle: list[int] = error.args[1][:-1]
+            yield cycle
+            for index in cycle:
+                del graph[index]
+        else:
+            return

@@ -40,7 +40,7 @@ def test_dependents_of_inverts_the_dependencies(waits_for):
 @given(graphs())
 @NO_DEADLINE
 def test_without_the_nodes_of_its_cycles_a_graph_is_acyclic(waits_for):
-    cycles = cycles_in(waits_for, dependents_of(waits_for))
+    cycles = list(cycles_in(waits_for))
 
     for cycle in cycles:
         assert all(before in waits_for[after] for before, after in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
@@ -54,6 +54,6 @@ def test_cycles_in_finds_a_cycle_of_a_hundred_thousand_nodes():
     size = 100_000
     waits_for = [((index - 1) % size,) for index in range(size)]
 
-    (cycle,) = cycles_in(waits_for, dependents_of(waits_for))
+    (cycle,) = cycles_in(waits_for)
 
     assert len(cycle) == size
