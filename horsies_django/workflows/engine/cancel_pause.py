@@ -22,7 +22,7 @@ from ...models.release_blocked import release_after_commit
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from . import node_end
-from .rows import IN_PROGRESS, NodeEnd, NodeRows, where_in
+from .rows import IN_PROGRESS, NodeEnd, NodeRows, read_ends, where_in
 
 if TYPE_CHECKING:
     from .context import EngineContext
@@ -62,10 +62,9 @@ def skip_in_ended(context: EngineContext, some: NodeRows) -> list[NodeEnd]:
     unstarted = _with_unstarted_task(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
     taken = _cancel_tasks(context, unstarted.values_list("task_id", "pk"))
     rows = nodes.filter(where_in(nodes.db, taken))
-    columns = ("workflow__status", "pk", "workflow_id", "task_index", "dependents", "map_index")
     skipped: dict[str, list[NodeEnd]] = defaultdict(list)
-    for status, pk, workflow_id, index, dependents, map_index in rows.values_list(*columns):
-        skipped[status].append(NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index))
+    for status, *columns in rows.values_list("workflow__status", *NodeEnd._fields[:5]):
+        skipped[status].append(NodeEnd._make((*columns, WorkflowTaskStatus.SKIPPED, False)))
     return node_end.skip_stopped(nodes, skipped)
 
 
@@ -204,12 +203,8 @@ def cancel(
     waits = lifecycle.ENQUEUE_NODE.is_possible
     children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
     without_task = Q(~Exists(children), status__in=IN_PROGRESS, task__isnull=True)
-    skipped = [
-        NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
-        for pk, workflow_id, index, dependents, map_index in of_workflows.filter(
-            waits | without_task | where_in(database, taken)
-        ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
-    ]
+    open_nodes = of_workflows.filter(waits | without_task | where_in(database, taken))
+    skipped = read_ends(open_nodes, WorkflowTaskStatus.SKIPPED)
     node_end.skip(nodes, skipped, lifecycle.SKIP_STOPPED, STOPPED_BY[status], f"The workflow is {status}.")
     return skipped
 

@@ -90,7 +90,7 @@ def apply_results(context: EngineContext, rows: Iterable[Sequence[Any]]) -> tupl
     timed_out: list[NodeEnd] = []
     for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided, answer, status, is_built in rows:
         ended = WorkflowTaskStatus.COMPLETED if is_ok else WorkflowTaskStatus.FAILED
-        end = NodeEnd(pk, workflow_id, index, ended, dependents, map_index)
+        end = NodeEnd(pk, workflow_id, index, dependents, map_index, ended)
         if is_ok and is_undecided:
             decided.append((end, answer, status))
         elif is_ok and kind == NodeKind.EVENT:

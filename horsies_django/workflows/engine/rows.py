@@ -52,9 +52,9 @@ class NodeEnd(NamedTuple):
     pk: int
     workflow_id: UUID
     task_index: int
-    status: WorkflowTaskStatus
     dependents: Sequence[int]
     map_index: int | None
+    status: WorkflowTaskStatus
     is_neutral: bool = False
 
     @property
@@ -132,7 +132,7 @@ class NodeState:
 
     def end_as(self, status: WorkflowTaskStatus, *, is_neutral: bool = False) -> NodeEnd:
         """Return its end with this status."""
-        return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
+        return NodeEnd(self.pk, self.workflow_id, self.task_index, self.dependents, self.map_index, status, is_neutral)
 
 
 class ParentNode(NamedTuple):
@@ -151,7 +151,7 @@ class ParentNode(NamedTuple):
 
     def end_as(self, status: WorkflowTaskStatus) -> NodeEnd:
         """Return its end with this status."""
-        return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index)
+        return NodeEnd(self.pk, self.workflow_id, self.task_index, self.dependents, self.map_index, status)
 
 
 @dataclass(slots=True)
@@ -215,6 +215,11 @@ IS_WAITING: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, 
 def read_nodes(rows: NodeRows) -> list[NodeState]:
     """Read nodes."""
     return [NodeState(*row) for row in rows.values_list(*NODE_COLUMNS)]
+
+
+def read_ends(rows: NodeRows, status: WorkflowTaskStatus) -> list[NodeEnd]:
+    """Read nodes as ends with this status."""
+    return [NodeEnd._make((*row, status, False)) for row in rows.values_list(*NodeEnd._fields[:5])]
 
 
 def where_in(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:

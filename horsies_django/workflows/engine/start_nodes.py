@@ -25,7 +25,7 @@ from ..node_options import CALL_COLUMNS
 from .context import EngineContext
 from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, enqueue_limited, insert_nodes, insert_tasks
 from .node_end import err_result
-from .rows import NodeEnd, NodeResult, NodeRows, NodeState, Position, where_in
+from .rows import NodeEnd, NodeResult, NodeRows, NodeState, Position, read_ends, where_in
 
 #: The module of the engine's own tasks.
 _TASKS_MODULE: Final = "horsies_django.workflows.engine_tasks"
@@ -241,7 +241,4 @@ def _map_error(node: NodeState, states: Sequence[str]) -> tuple[str, str, Any]:
 def nodes_waiting_for(nodes: NodeRows, workflow_id: UUID, event_name: str) -> list[NodeEnd]:
     """Return the ends of the nodes of a workflow that wait for this event."""
     rows = nodes.filter(workflow=workflow_id, event_name=event_name, status=WorkflowTaskStatus.RUNNING)
-    return [
-        NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.COMPLETED, dependents, map_index)
-        for pk, index, dependents, map_index in rows.values_list("pk", "task_index", "dependents", "map_index")
-    ]
+    return read_ends(rows, WorkflowTaskStatus.COMPLETED)
