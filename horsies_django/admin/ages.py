@@ -39,17 +39,16 @@ def age(seconds: float, since: datetime, form: str = "relative") -> SafeString:
     )
 
 
-def counted(duration: timedelta, form: str = "full", tag: str = "span") -> SafeString:
-    """Return a duration that still grows as an element that the browser counts. In a drawing ``tag`` is *tspan*."""
+def relative_time(moment: datetime, now: datetime) -> SafeString:
+    """Return a time relative to now, with the exact time as a tooltip. On live pages the browser counts it."""
+    return age((now - moment).total_seconds(), moment)
+
+
+def counted(duration: timedelta) -> SafeString:
+    """Return a duration that still grows as an element that the browser counts."""
     seconds = duration.total_seconds()
-    return format_html(
-        '<{} data-horsies-form="{}" data-horsies-age="{}">{}</{}>',
-        tag,
-        form,
-        f"{seconds:.1f}",
-        _FORMATS[form](seconds),
-        tag,
-    )
+    counter = '<span data-horsies-form="full" data-horsies-age="{}">{}</span>'
+    return format_html(counter, f"{seconds:.1f}", format_duration(seconds))
 
 
 def age_at(seconds: float | None, now: float, form: str = "relative") -> SafeString | str:

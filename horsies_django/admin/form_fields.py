@@ -1,14 +1,21 @@
-"""Fields of forms: JSON columns and payloads, and a text with suggestions."""
+"""Fields of forms: JSON columns and payloads, a text with suggestions, and the dates that forms accept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from django import forms
+from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+#: The years that a form accepts.
+FIRST_YEAR: Final = 1900
+LAST_YEAR: Final = 9997
 
 #: HTML attributes of a box for JSON.
 JSON_BOX: Final = {"class": "vLargeTextField", "rows": 4, "spellcheck": "false"}
@@ -43,3 +50,11 @@ class SuggestionInput(forms.TextInput):
         line = super().render(name, value, {**(attrs or {}), "list": f"{name}-offered"}, renderer)
         options = format_html_join("", '<option value="{}">', ((text,) for text in self.suggestions))
         return format_html('{}<datalist id="{}-offered">{}</datalist>', line, name, options)
+
+
+def validate_date(moment: datetime) -> None:
+    """Raise ValidationError for a year outside ``FIRST_YEAR``–``LAST_YEAR``, where time zones leave the calendar."""
+    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        message = _("The year is %(year)d; allowed: from %(first)d to %(last)d.")
+        years = {"year": moment.year, "first": FIRST_YEAR, "last": LAST_YEAR}
+        raise ValidationError(message, params=years, code="out_of_range")

@@ -26,11 +26,11 @@ from ...ops.metrics.errors import FailureRun, group_counts, group_places, latest
 from ...ops.metrics.history import FAILED, RETRIED, History, Period, attempt_history
 from ...ops.payload_view.excerpt import excerpt_of
 from ..actions.action_admin import ActionAdmin
+from ..ages import relative_time
 from ..charts import LABELS, Chart, Panel, Series
 from ..formatting import format_count, format_time, text_block
 from ..links import Links
 from ..periods import TEXTS, chart_title, chosen_period, counted_until, minutes_ahead, period_tabs
-from ..times import relative_time
 from .rows import ErrorName, ErrorUrls
 
 #: Characters of an error message.

@@ -20,10 +20,10 @@ from ...core.results import OperationalCode
 from ...models import ErrorGroup
 from ...ops.metrics.errors import FailingGroup, FailureCounts, FailureReport
 from ...ops.metrics.history import Period
+from ..ages import relative_time
 from ..charts import small_bars
 from ..links import Links
 from ..periods import PARAMETER
-from ..times import relative_time
 
 #: The parameter of the task list that filters by error group.
 FINGERPRINT: Final = "fingerprint"

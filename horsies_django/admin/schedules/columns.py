@@ -14,9 +14,9 @@ from django.utils.translation import gettext_lazy as _
 from ...core.numbers import format_number
 from ...core.schedule_enums import DisabledBy
 from ...models import Schedule
+from ..ages import relative_time
 from ..formatting import format_time
 from ..live_columns import LiveAdmin, live_column
-from ..times import relative_time
 from .state_badge import state_badge
 from .timing_text import describe_timing
 

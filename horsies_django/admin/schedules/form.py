@@ -18,9 +18,8 @@ from ...models import Schedule
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...workflows.definition_registry import definition_registry
 from ..base import queue_database
-from ..form_fields import SuggestionInput
+from ..form_fields import SuggestionInput, validate_date
 from ..lists.name_filters import task_names
-from ..times import validate_date
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Schedule]

@@ -15,9 +15,9 @@ from django.utils.translation import gettext as _
 from ...core.durations import format_duration
 from ...db.now import Now
 from ...models import Task, Workflow
+from ..ages import relative_time
 from ..links import Links
 from ..status_text import status_badge
-from ..times import relative_time
 
 #: Maximum number of runs on a page.
 MAX_RUNS: Final = 20

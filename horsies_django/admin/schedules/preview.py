@@ -16,7 +16,8 @@ from django.utils.safestring import SafeString
 
 from ...core.schedule_patterns import with_kind
 from ...models import Schedule
-from ..times import relative_time, validate_date
+from ..ages import relative_time
+from ..form_fields import validate_date
 from .timing_text import describe_timing
 
 #: Number of runs shown.

@@ -15,10 +15,10 @@ from ...core.durations import format_duration
 from ...core.status import AttemptOutcome, BeatRole
 from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...ops.payload_view.contents import contents_of
+from ..ages import relative_time
 from ..errors.rows import same_error_link
 from ..formatting import cut, format_time, text_block
 from ..links import Links
-from ..times import relative_time
 
 #: Maximum number of attempts, and of heartbeats, on a page.
 MAX_ATTEMPTS: Final = 50

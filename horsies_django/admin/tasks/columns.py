@@ -5,13 +5,18 @@ Durations that have not ended are measured to ``seen_at``, the database's time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Any, Final
+from uuid import UUID
 
 from django.contrib import admin
 from django.db import models
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Left
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -19,23 +24,43 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import format_duration
+from ...core.results import OperationalCode
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...db.now import Now
-from ...models import Queue, Task, Workflow
+from ...models import Queue, Task, TaskAttempt, Workflow
 from ...ops.inspector.task_states import Wait, wait_of
 from ...ops.payload_view.excerpt import excerpt_of, with_short_arguments
-from ...ops.payload_view.last_error import LastError, last_errors
+from ..ages import relative_time
 from ..formatting import progress_bar
 from ..links import Links
 from ..lists.cells import cell, short, short_id
 from ..status_text import status_badge, wait_text
-from ..times import relative_time
 
 #: Whether the queue of a task is paused.
 IS_QUEUE_PAUSED: Final = Exists(Queue.objects.filter(name=OuterRef("queue_name"), paused=True))
 
+#: Maximum number of characters of an error message that are read.
+MAX_MESSAGE: Final = 240
+
 #: Seconds that a task must have waited for the row to say so.
 LONG_WAIT: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """An error: its code, the class of its exception and the beginning of its message, each possibly empty."""
+
+    code: str
+    exception_class: str = ""
+    message: str = ""
+
+    @property
+    def label(self) -> str:
+        """The exception class without its module; the code before it, unless that says only that it was unhandled."""
+        kind = self.exception_class.rpartition(".")[2]
+        if kind and self.code == OperationalCode.UNHANDLED_EXCEPTION:
+            return kind
+        return " ".join(filter(None, (self.code, kind)))
 
 
 def with_columns(tasks: QuerySet[Any]) -> QuerySet[Any]:
@@ -45,7 +70,7 @@ def with_columns(tasks: QuerySet[Any]) -> QuerySet[Any]:
 
 def complete_rows(rows: Sequence[Any], links: Links) -> None:
     """Add the links and the latest error to each row, in one statement."""
-    errors = last_errors(rows, rows[0]._state.db) if rows else {}
+    errors = _last_errors(rows, rows[0]._state.db) if rows else {}
     for row in rows:
         row.page_links, row.last_error = links, errors.get(row.pk)
 
@@ -128,6 +153,23 @@ def _moment_of(task: Task) -> datetime | None:
         return task.claimed_at
     moment: datetime | None = task.due_at if task.status == TaskStatus.PENDING else task.finished_at
     return moment
+
+
+def _last_errors(tasks: Iterable[Task], database: str) -> dict[UUID, LastError]:
+    """Return the errors of failed tasks and of tasks that wait for a retry, by id.
+
+    One statement reads the attempts in which they failed, and no traceback. An error without an attempt, such as a
+    cancellation, has only a code.
+    """
+    with_error = [task for task in tasks if task.error_code]
+    found = {task.pk: LastError(task.error_code or "") for task in with_error}
+    if attempts := [Q(task=task.pk, attempt=task.attempt) for task in with_error if task.attempt]:
+        rows: Any = TaskAttempt.objects.using(database).filter(reduce(or_, attempts)).exclude(error_code="")
+        columns = rows.values_list("task_id", "error_code", "exception_class", Left("error_message", MAX_MESSAGE))
+        codes = {task.pk: task.error_code for task in with_error}
+        # The task may have failed again since, or been cancelled.
+        found |= {key: LastError(code, *texts) for key, code, *texts in columns if code == codes[key]}
+    return found
 
 
 def _error(error: LastError) -> SafeString:

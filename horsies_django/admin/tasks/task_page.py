@@ -28,12 +28,11 @@ from ...ops.diagnosis.not_retried import why_not_retried
 from ...ops.diagnosis.reason import HELD_FOR, and_more
 from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, error_data, with_payload_texts
-from ..ages import counted
+from ..ages import counted, relative_time
 from ..copy_button import COPY_CSS, COPY_JS
 from ..errors.rows import same_error_link
 from ..formatting import format_time, masked_json, text_block
 from ..links import Links
-from ..times import relative_time
 from .attempts import (
     MAX_MESSAGE,
     WIDTH,

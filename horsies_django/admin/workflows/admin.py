@@ -34,6 +34,7 @@ from ...workflows.engine.retry_nodes import count_failed
 from ...workflows.lifecycle import RETRY_NODE
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction
+from ..ages import relative_time
 from ..copy_button import COPY_CSS, COPY_JS
 from ..formatting import as_json, time_column
 from ..links import Links, schedule_link
@@ -43,7 +44,6 @@ from ..lists.search import Search, SearchAdmin
 from ..lists.task_filters import ScheduleFilter
 from ..lists.time_filters import SentFilter
 from ..status_text import status_badge
-from ..times import relative_time
 from .completion_reason import with_node_names
 from .masking import mask_of_workflow
 from .search import HELP, NameFilter, TreeFilter, WorkflowStatusFilter, parse_search

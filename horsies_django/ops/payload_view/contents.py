@@ -11,10 +11,12 @@ from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 from django.utils.translation import gettext as _
 
+from ...core.exceptions import NotRegistered
 from ...core.headers import slot_in
 from ...core.mask import MASKED, Mask, mask_of
+from ...core.parameters import parameters_of
+from ...core.registry import registry
 from ...models import Task
-from .argument_order import in_call_order
 from .json_text import chunks
 
 #: The payload columns, each with the name of the annotation that has its text.
@@ -68,7 +70,7 @@ class Contents:
         if part == "args":
             return self.mask.apply_to_args(value)
         if part == "kwargs":
-            return self.mask.apply_to_kwargs(self._in_call_order(value))
+            return self.mask.apply_to_kwargs(_in_call_order(self._task.task_name, value))
         return None if value is None else self.mask.apply(part, value)
 
     def stored(self, part: str) -> Any:
@@ -77,9 +79,6 @@ class Contents:
         if isinstance(value, _Unreadable):
             raise ValueError(str(value))
         return value
-
-    def _in_call_order(self, value: Any) -> Any:
-        return in_call_order(self._task.task_name, value) if isinstance(value, dict) else value
 
     def text(self, part: str) -> str:
         """Return a whole value as indented, masked JSON."""
@@ -124,6 +123,21 @@ class Contents:
         if part not in self._values:
             self._values[part] = decode(getattr(self._task, PARTS[part], None))
         return self._values[part]
+
+
+def _in_call_order(task_name: str, kwargs: Any) -> Any:
+    """Return keyword arguments in the order of the task's parameters; unknown ones, and those of ``**kwargs``, last.
+
+    PostgreSQL's ``jsonb`` sorts the keys of an object by their length.
+    """
+    if not isinstance(kwargs, dict) or len(kwargs) < 2:
+        return kwargs
+    try:
+        task = registry.find_task(task_name)
+    except NotRegistered:
+        return kwargs
+    own = [name for name in parameters_of(task.func, task.takes_context).own if name in kwargs]
+    return {name: kwargs[name] for name in own} | kwargs
 
 
 def error_data(result: Any, mask: Mask) -> Any:
