@@ -1,4 +1,12 @@
-"""Retry policies: whether and when another attempt follows a failed one."""
+"""When a task runs again: retry policies, and what they mean for a failed attempt.
+
+Another attempt follows a failure if a retry is left and the policy in the task's row covers the failure. It follows
+after the policy's delay or, for ``"function"``, after the one that the task's own function returns. A body that raises
+``Retry`` asks for an attempt whatever the codes of the policy, after its own delay if it gives one. A body that raises
+``Discard`` gets none.
+
+``max_attempts`` and ``backoff`` are short forms of a policy. A row has the policy with which it was sent.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +15,14 @@ import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeGuard
 
-from .results import ContractCode, OperationalCode
+from .exceptions import LONGEST_DELAY, Discard, Retry
+from .results import ContractCode, OperationalCode, TaskResult
 from .serialization import clean_text
+
+if TYPE_CHECKING:
+    from .options import DefaultOptions
 
 logger = logging.getLogger("horsies_django")
 
@@ -20,6 +32,9 @@ CODE_LENGTH: Final = 100
 
 #: The value of a row whose sender wants a single attempt. Without any retry option it is NULL.
 NO_RETRIES: Final[Mapping[str, Any]] = {}
+
+#: The attempts of a task with a backoff but without ``max_attempts``.
+DEFAULT_ATTEMPTS: Final = 3
 
 #: The retries for ``raise Retry()`` if no number is set.
 RETRIES_ON_DEMAND: Final = 2
@@ -42,6 +57,10 @@ class RetryPolicy:
     each retry up to ``max_delay_seconds``. ``jitter`` moves each delay by up to a quarter, both ways. All bad fields
     are named in one ValueError.
 
+    A number of seconds as ``backoff`` makes a *constant* policy, whose only interval is each delay. A callable makes
+    the policy of a *function*: its delays are those of an exponential one where the task's code does not run, as after
+    a crash.
+
     >>> RetryPolicy.fixed([60, 300], auto_retry_for=["SMTP_DOWN"], jitter=False).delay(2)
     300.0
     >>> RetryPolicy.exponential(base_seconds=2, max_retries=5, auto_retry_for=["SMTP_DOWN"], jitter=False).delay(4)
@@ -50,7 +69,7 @@ class RetryPolicy:
 
     max_retries: int = 3
     intervals: tuple[float, ...] = (60.0, 300.0, 900.0)
-    backoff_strategy: Literal["fixed", "exponential"] = "fixed"
+    backoff_strategy: Literal["fixed", "exponential", "constant", "function"] = "fixed"
     max_delay_seconds: float | None = None
     jitter: bool = True
     auto_retry_for: tuple[str, ...]
@@ -70,7 +89,7 @@ class RetryPolicy:
     def _problems_of_times(self) -> Iterator[str]:
         if type(self.max_retries) is not int or not 1 <= self.max_retries <= MAX_RETRIES:
             yield f"max_retries is {self.max_retries!r}; allowed: a whole number from 1 to {MAX_RETRIES}."
-        if self.backoff_strategy not in ("fixed", "exponential"):
+        if self.backoff_strategy not in ("fixed", "exponential", "constant", "function"):
             yield f"backoff_strategy is {self.backoff_strategy!r}; allowed: 'fixed' or 'exponential'."
         if self.max_delay_seconds is not None and not is_interval(self.max_delay_seconds):
             yield f"max_delay_seconds is {self.max_delay_seconds!r}; allowed: 1 to {MAX_INTERVAL:g}, or None."
@@ -80,11 +99,11 @@ class RetryPolicy:
             yield f"intervals is {self.intervals!r}; allowed: a sequence of seconds."
             return
         for interval in self.intervals:
-            if not is_interval(interval):
+            if not (is_interval(interval) or (self.backoff_strategy == "constant" and is_delay(interval))):
                 yield f"intervals has {interval!r}; allowed: 1 to {MAX_INTERVAL:g} seconds."
         if self.backoff_strategy == "fixed" and len(self.intervals) != self.max_retries:
             yield f"intervals has {len(self.intervals)} entries; allowed: one for each of {self.max_retries} retries."
-        if self.backoff_strategy == "exponential" and len(self.intervals) != 1:
+        if self.backoff_strategy != "fixed" and len(self.intervals) != 1:
             yield f"intervals has {len(self.intervals)} entries; allowed: exactly one base interval."
 
     def _problems_of_codes(self) -> Iterator[str]:
@@ -129,34 +148,45 @@ class RetryPolicy:
         )
 
     @classmethod
+    def of(
+        cls, max_attempts: int | None, backoff: object, retry_policy: RetryPolicy | None, defaults: DefaultOptions
+    ) -> RetryPolicy | None:
+        """Return the policy of a task's options; None for a single attempt. ``defaults`` apply to options not set."""
+        if retry_policy is not None:
+            return retry_policy
+        if isinstance(backoff, RetryPolicy):
+            return backoff
+        default = defaults.retry_policy if backoff is None else None
+        if default is not None and max_attempts is None:
+            return default
+        backoff = defaults.backoff if backoff is None else backoff
+        attempts = max_attempts or defaults.max_attempts or (1 if backoff is None else DEFAULT_ATTEMPTS)
+        if attempts == 1:
+            return None
+        if default is not None:  # use its delays, but retry any failure, as max_attempts does
+            return replace(default.with_retries(attempts - 1), auto_retry_for=(ANY_CODE,))
+        if isinstance(backoff, int | float):
+            seconds = min(backoff, LONGEST_DELAY.total_seconds())
+            return cls.constant(seconds, max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
+        policy = cls.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
+        return policy if backoff is None else replace(policy, backoff_strategy="function")
+
+    @classmethod
     def constant(
         cls, seconds: float, *, max_retries: int, auto_retry_for: Iterable[str | type[BaseException]]
     ) -> RetryPolicy:
         """Retry after exactly ``seconds`` each time."""
-        return cls.exponential(
-            seconds,
+        return cls(
             max_retries=max_retries,
-            max_delay_seconds=seconds,
-            auto_retry_for=auto_retry_for,
+            intervals=(seconds,),
+            backoff_strategy="constant",
             jitter=False,
+            auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # __post_init__() normalizes it
         )
-
-    @classmethod
-    def from_backoff(cls, backoff: object, retries: int) -> RetryPolicy:
-        """Return the stored policy for a task's ``backoff``. It applies after a crash, when no code of the task runs.
-
-        A number of seconds is clamped to the range of a policy. Anything else becomes 2, 4, 8 … seconds.
-        """
-        if isinstance(backoff, int | float):
-            nearest = min(max(backoff, 1), MAX_INTERVAL)
-            policy = cls.constant(nearest, max_retries=retries, auto_retry_for=[ANY_CODE])
-            # The approximation has jitter, which tells it apart from a policy with this exact number.
-            return replace(policy, jitter=nearest != backoff)
-        return cls.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
 
     def with_retries(self, count: int) -> RetryPolicy:
         """Return the policy with another number of retries. A fixed policy repeats its last interval."""
-        if self.backoff_strategy == "exponential":
+        if self.backoff_strategy != "fixed":
             return replace(self, max_retries=count)
         longer = (*self.intervals, *[self.intervals[-1]] * max(0, count - self.max_retries))
         return replace(self, max_retries=count, intervals=longer[:count])
@@ -170,19 +200,26 @@ class RetryPolicy:
 
     def delay(self, retry: int) -> float:
         """Return the seconds to wait before the ``retry``-th retry, counted from 1."""
-        seconds = self._planned(retry)
+        seconds = self.planned(retry)
         if self.jitter:
             seconds *= random.uniform(0.75, 1.25)  # noqa: S311  # spreads load, guards nothing
-        return min(seconds, self.max_delay_seconds or MAX_INTERVAL)
+        return min(seconds, self._longest)
 
     def planned(self, retry: int) -> float:
         """Return the seconds of :meth:`delay` without its jitter."""
-        return min(self._planned(retry), self.max_delay_seconds or MAX_INTERVAL)
+        match self.backoff_strategy:
+            case "fixed":
+                seconds = self.intervals[min(retry, len(self.intervals)) - 1]
+            case "constant":
+                seconds = self.intervals[0]
+            case _:
+                seconds = self.intervals[0] * 2.0 ** min(retry - 1, 60)
+        return min(seconds, self._longest)
 
-    def _planned(self, retry: int) -> float:
-        if self.backoff_strategy == "fixed":
-            return self.intervals[min(retry, len(self.intervals)) - 1]
-        return self.intervals[0] * 2.0 ** min(retry - 1, 60)
+    @property
+    def _longest(self) -> float:
+        default = LONGEST_DELAY.total_seconds() if self.backoff_strategy == "constant" else MAX_INTERVAL
+        return self.max_delay_seconds or default
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form for a row, for the reaper, which can't run the task's code."""
@@ -194,16 +231,79 @@ class RetryPolicy:
         return cls(**stored)
 
     @classmethod
+    def of_row(cls, stored: object) -> RetryPolicy | None:
+        """Return a row's policy, of JSON or its text; None if it has none. Raises ValueError for a damaged one."""
+        try:
+            policy: Any = json.loads(stored) if isinstance(stored, str) else stored
+            return None if policy is None or policy == NO_RETRIES else cls.from_json(policy)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"The stored retry policy is invalid: {error}") from error
+
+    @classmethod
     def read(cls, stored: object, task_id: object) -> RetryPolicy | None:
         """Return a row's policy; None for a damaged one, so that the task can still end."""
-        if stored is None:
-            return None
         try:
-            policy = json.loads(stored) if isinstance(stored, str) else stored
-            return None if policy == NO_RETRIES else cls.from_json(policy)  # type: ignore[arg-type]  # from_json() rejects other types
-        except (TypeError, ValueError, KeyError) as error:
+            return cls.of_row(stored)
+        except ValueError as error:
             logger.error("damaged retry policy ignored id=%s error=%s", task_id, error)
             return None
+
+
+class FailedRow(Protocol):
+    """The columns of a task that has failed."""
+
+    @property
+    def task_id(self) -> object:
+        """The task's id, for log lines."""
+
+    @property
+    def retry_policy(self) -> object:
+        """The stored policy, as JSON or its text."""
+
+    @property
+    def retry_count(self) -> int:
+        """The retries that it has used up."""
+
+    @property
+    def max_retries(self) -> int:
+        """The retries that it may use up."""
+
+
+def retrying_policy(row: FailedRow, code: str, raised: BaseException | None = None) -> RetryPolicy | None:
+    """Return the policy by which another attempt follows a failure with this code; None if none follows.
+
+    ``raised`` is the exception behind it, if the function raised one.
+    """
+    is_on_demand = isinstance(raised, Retry) and row.retry_policy is None
+    allowed = row.max_retries or (RETRIES_ON_DEMAND if is_on_demand else 0)
+    if isinstance(raised, Discard) or row.retry_count >= allowed:
+        return None
+    policy = RetryPolicy.read(row.retry_policy, row.task_id)
+    if isinstance(raised, Retry):
+        return policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
+    return policy if policy is not None and policy.covers(code, raised) else None
+
+
+def retry_delay(
+    row: FailedRow, code: str, raised: BaseException | None, result: TaskResult[Any, Any], backoff: object
+) -> float | None:
+    """Return the seconds until the next attempt; None if there is none.
+
+    ``backoff`` is the option of the task, which a policy of a function calls with the exception and the result.
+    """
+    policy = retrying_policy(row, code, raised)
+    if policy is None:
+        return None
+    if isinstance(raised, Retry) and raised.after is not None:
+        return raised.after
+    if policy.backoff_strategy != "function" or not callable(backoff):
+        return policy.delay(row.retry_count + 1)
+    try:
+        seconds = backoff(raised, result)
+        return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
+    except BaseException:  # a sys.exit() here would end the thread and lose the result
+        logger.exception("backoff raised id=%s: no retry", row.task_id)
+        return None
 
 
 def is_retryable(error_code: str) -> bool:
@@ -221,6 +321,12 @@ def _as_text(code: object) -> object:
 def is_code(code: object) -> bool:
     """Whether a row can hold ``code`` as an error code."""
     return isinstance(code, str) and 0 < len(code) <= CODE_LENGTH and code == clean_text(code)
+
+
+def is_delay(value: object) -> TypeGuard[float]:
+    """Whether these seconds are a valid delay of a constant policy."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= LONGEST_DELAY.total_seconds()  # type: ignore[operator]  # a number
 
 
 def is_interval(value: object) -> TypeGuard[float]:

@@ -41,7 +41,7 @@ from ..core.operations import log_operation
 from ..core.option_parsers import INHERIT, RETENTION_STATES
 from ..core.options import NO_DEFAULTS, DefaultOptions
 from ..core.registry import registry
-from ..core.retry import ANY_CODE, MAX_INTERVAL, RetryPolicy, is_interval
+from ..core.retry import MAX_INTERVAL, RetryPolicy, is_interval
 from ..core.task_options import Backoff, ConcurrencyKey, Retention, Sensitive, TaskOptions
 from ..core.unique import Unique
 from .context import TaskContext
@@ -59,9 +59,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 V = TypeVar("V")
-
-#: The attempts of a task with a backoff but without ``max_attempts``.
-DEFAULT_ATTEMPTS: Final = 3
 
 if TYPE_CHECKING:
 
@@ -279,39 +276,8 @@ class HorsiesTask(_GenericTask[P, T]):
         return map_node(self, over, param, kwargs, options)
 
     def stored_policy(self, defaults: DefaultOptions = NO_DEFAULTS) -> RetryPolicy | None:
-        """Return the retry policy that rows store. It approximates a ``backoff`` that no policy can express.
-
-        ``defaults`` apply to options that the task doesn't set.
-        """
-        if self.retry_policy is not None:
-            return self.retry_policy
-        if isinstance(self.backoff, RetryPolicy):
-            return self.backoff
-        default = defaults.retry_policy if self.backoff is None else None
-        if default is not None and self.max_attempts is None:
-            return default
-        backoff = self.backoff_of(defaults)
-        attempts = self.max_attempts or defaults.max_attempts or (1 if backoff is None else DEFAULT_ATTEMPTS)
-        if attempts == 1:
-            return None
-        if default is not None:  # use its delays, but retry any failure, as max_attempts does
-            return replace(default.with_retries(attempts - 1), auto_retry_for=(ANY_CODE,))
-        return RetryPolicy.from_backoff(backoff, attempts - 1)
-
-    def backoff_of(self, defaults: DefaultOptions) -> float | RetryPolicy | Backoff | None:
-        """Return the task's ``backoff`` or the project's default."""
-        return defaults.backoff if self.backoff is None and self.retry_policy is None else self.backoff
-
-    def own_backoff(self, policy: RetryPolicy | None, defaults: DefaultOptions) -> float | Backoff | None:
-        """Return the ``backoff`` that sets the delays instead of a row's ``policy``; None if the policy sets them.
-
-        A row stores only a policy, which can't express a callable or a very short delay, so these come from the task;
-        but not for a row that was sent with another policy. The number of retries makes no difference.
-        """
-        backoff = self.backoff_of(defaults)
-        if policy is None or isinstance(backoff, RetryPolicy):
-            return None
-        return backoff if policy == RetryPolicy.from_backoff(backoff, policy.max_retries) else None
+        """Return the retry policy that rows store. ``defaults`` apply to options that the task doesn't set."""
+        return RetryPolicy.of(self.max_attempts, self.backoff, self.retry_policy, defaults)
 
     if not TYPE_CHECKING:
 

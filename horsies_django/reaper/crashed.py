@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from ..core.results import OperationalCode, OutcomeCode
-from ..core.retry import RetryPolicy
+from ..core.retry import retrying_policy
 from ..core.status import AttemptOutcome, TaskStatus
 from ..db.expressions import SecondsUntil
 from ..db.notifications import ANY_QUEUE, wake_after_commit
@@ -164,8 +164,8 @@ def _completion(stale: StaleTask, evidence: Evidence | None) -> tuple[AttemptOut
     code, message, outcome = OperationalCode.WORKER_CRASHED.value, _CRASHED, AttemptOutcome.WORKER_FAILURE
     if evidence and evidence.is_over_limit(stale):
         code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _TIMED_OUT, AttemptOutcome.FAILED
-    policy = RetryPolicy.read(stale.retry_policy, stale.task_id) if stale.retry_count < stale.max_retries else None
-    delay = policy.delay(stale.retry_count + 1) if policy and policy.covers(code) else None
+    policy = retrying_policy(stale, code)
+    delay = policy.delay(stale.retry_count + 1) if policy else None
     result = error_result(code, message, {"worker_id": stale.worker_id})
     began = evidence.began_at(stale) if evidence else 0.0
     return outcome, Completion(stale.task_id, stale.claim, result, AttemptError(code, message), delay, began=began)

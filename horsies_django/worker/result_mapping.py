@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from ..core.compat import FrameworkTask
 from ..core.exceptions import (
-    LONGEST_DELAY,
     Discard,
     NotRegistered,
     Retry,
@@ -19,16 +18,15 @@ from ..core.exceptions import (
 )
 from ..core.mask import mask_of_task
 from ..core.middleware import AttemptOutcome
-from ..core.options import DefaultOptions
 from ..core.results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
-from ..core.retry import ANY_CODE, RETRIES_ON_DEMAND, RetryPolicy
+from ..core.retry import retry_delay, retrying_policy
 from ..core.serialization import check_size, clean_text, dumps, encode
 from ..core.type_check import return_problem
 from ..db.errors import is_outage
 from ..db.snooze_on_outage import OUTAGE_SNOOZE
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
-from ..models.claims import ClaimedTask, Completion, error_result
+from ..models.claims import Completion, error_result
 from ..models.operator_actions import ENGINE_TASK_PREFIX
 from . import tracebacks
 from .execution import Execution, ExecutionResult
@@ -105,7 +103,7 @@ def outcome_of(
         return AttemptOutcome.SNOOZED, ""
     if isinstance(raised, Discard):
         return AttemptOutcome.DISCARDED, code
-    will_retry = _retrying_policy(execution.claim, code, raised) is not None
+    will_retry = retrying_policy(execution.claim, code, raised) is not None
     return AttemptOutcome.RETRYING if will_retry else AttemptOutcome.FAILED, code
 
 
@@ -205,56 +203,13 @@ def _error_result(
     raised: BaseException | None,
 ) -> ExecutionResult:
     result = dumps({"err": shown.as_json()})
-    delay = _retry_delay(execution.claim, task, error.code, raised, shown, execution.options.defaults)
+    backoff = task.backoff if isinstance(task, HorsiesTask) else None
+    delay = retry_delay(execution.claim, error.code, raised, TaskResult(err=shown), backoff)
     return ExecutionResult(
         execution,
         _completion(execution, result, error, delay),
         None if raised is None else reported_error(raised),
     )
-
-
-def _retry_delay(
-    claim: ClaimedTask,
-    task: FrameworkTask[..., Any] | None,
-    code: str,
-    raised: BaseException | None,
-    shown: TaskError[Any],
-    defaults: DefaultOptions,
-) -> float | None:
-    """Return the seconds until the next attempt; None if there is none."""
-    policy = _retrying_policy(claim, code, raised)
-    if policy is None:
-        return None
-    if isinstance(raised, Retry) and raised.after is not None:
-        return raised.after
-    if isinstance(task, HorsiesTask):
-        backoff = task.own_backoff(policy, defaults)
-        if backoff is not None:
-            return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
-    return policy.delay(claim.retry_count + 1)
-
-
-def _retrying_policy(claim: ClaimedTask, code: str, raised: BaseException | None) -> RetryPolicy | None:
-    """Return the policy by which another attempt follows; None if none follows."""
-    is_free_to_ask = isinstance(raised, Retry) and claim.retry_policy is None
-    allowed = claim.max_retries or (RETRIES_ON_DEMAND if is_free_to_ask else 0)
-    if isinstance(raised, Discard) or claim.retry_count >= allowed:
-        return None
-    policy = RetryPolicy.read(claim.retry_policy, claim.task_id)
-    if isinstance(raised, Retry):
-        return policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
-    return policy if policy is not None and policy.covers(code, raised) else None
-
-
-def _own_backoff(
-    backoff: Any, raised: BaseException | None, result: TaskResult[Any, Any], claim: ClaimedTask
-) -> float | None:
-    try:
-        seconds = backoff(raised, result) if callable(backoff) else backoff
-        return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
-    except BaseException:  # a sys.exit() here would end the thread and lose the result
-        logger.exception("backoff raised id=%s name=%s: no retry", claim.task_id, claim.task_name)
-        return None
 
 
 def _message(raised: BaseException, code: str, execution: Execution) -> str:

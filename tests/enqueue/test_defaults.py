@@ -25,6 +25,10 @@ def defaults(settings):
     return set_defaults
 
 
+def delay_for(exception, task_result):
+    return 7
+
+
 def sent(**options):
     """Send a task that has only these options, and return its row."""
     handle = task(**options)(jobs.triple.func).send(1)
@@ -36,8 +40,30 @@ def test_a_task_without_options_gets_the_projects_defaults(defaults):
 
     row = sent()
 
-    assert (row.max_retries, row.retry_policy["intervals"], row.retry_policy["max_delay_seconds"]) == (3, [5.0], 5.0)
+    assert (row.max_retries, row.retry_policy["intervals"], row.retry_policy["backoff_strategy"]) == (
+        3,
+        [5.0],
+        "constant",
+    )
     assert (row.timeout, row.retention) == (60, datetime.timedelta(days=2))
+
+
+@pytest.mark.parametrize(
+    ("backoff", "strategy", "delays"),
+    [
+        (0, "constant", [0, 0]),
+        (0.5, "constant", [0.5, 0.5]),
+        (90_000, "constant", [90_000, 90_000]),
+        (delay_for, "function", [2, 4]),
+        (None, "exponential", [2, 4]),
+    ],
+)
+def test_a_row_has_the_policy_that_its_short_form_means(backoff, strategy, delays):
+    row = sent(max_attempts=3, backoff=backoff)
+
+    policy = RetryPolicy.from_json(row.retry_policy)
+    assert (policy.backoff_strategy, [policy.planned(retry) for retry in (1, 2)]) == (strategy, delays)
+    assert policy.jitter is (strategy != "constant")
 
 
 @pytest.mark.parametrize(

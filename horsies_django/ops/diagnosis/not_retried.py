@@ -16,7 +16,6 @@ from ...core.results import OperationalCode, OutcomeCode
 from ...core.retry import RETRIES_ON_DEMAND, RetryPolicy, is_retryable
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
-from ..retry_delays import delays_of, stored_policy
 
 #: How many codes of a policy are named.
 _NAMED: Final = 5
@@ -50,7 +49,7 @@ def _reason(task: Task, attempt: TaskAttempt | None) -> str:
     if task.retry_count >= allowed:
         return _("%(used)d of %(allowed)d attempts used") % {"used": task.retry_count + 1, "allowed": allowed + 1}
     try:
-        policy = stored_policy(task)
+        policy = RetryPolicy.of_row(task.retry_policy)
     except ValueError:
         return _("the stored retry policy is invalid")
     if policy is None and not is_on_demand:
@@ -68,7 +67,7 @@ def _possible_reasons(task: Task, attempt: TaskAttempt | None, policy: RetryPoli
         if is_covered is False:
             return
         is_lost = attempt is not None and attempt.outcome == AttemptOutcome.WORKER_FAILURE  # no code of the task ran
-        if not is_lost and delays_of(task, policy).is_computed:
+        if not is_lost and policy.backoff_strategy == "function":
             yield _("its backoff function returned no delay")
     if task.good_until is not None:
         yield _("the next attempt would start after its deadline")

@@ -10,7 +10,6 @@ from django.utils.translation import gettext as _
 from ...core.durations import format_duration
 from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy
 from ...models import Task
-from ..retry_delays import RetryDelays, delays_of, stored_policy
 
 #: How many waits are listed.
 _NAMED: Final = 5
@@ -19,8 +18,7 @@ _NAMED: Final = 5
 def describe_retry_policy(task: Task) -> str:
     """Describe how often a task is tried, after which errors and with which waits.
 
-    The policy is the one in its row, with which it was sent. A ``backoff`` that no policy can express comes from the
-    task registered in this process.
+    The policy is the one in its row, with which it was sent.
     """
     if task.retry_policy is None:
         text = _("No retries: one attempt. A task that raises Retry is retried at most %d times.")
@@ -28,7 +26,7 @@ def describe_retry_policy(task: Task) -> str:
     if task.retry_policy == NO_RETRIES:
         return _("No retries: one attempt.")
     try:
-        policy = stored_policy(task)
+        policy = RetryPolicy.of_row(task.retry_policy)
     except ValueError:
         policy = None
     if policy is None:
@@ -36,7 +34,7 @@ def describe_retry_policy(task: Task) -> str:
     if not task.max_retries:
         return _("No retries: one attempt.")
     attempts = _("Up to %d attempts.") % (task.max_retries + 1)
-    delays = _describe_delays(delays_of(task, policy), range(1, task.max_retries + 1))
+    delays = _describe_delays(policy, range(1, task.max_retries + 1))
     return f"{attempts} {_describe_errors(policy)} {delays}"
 
 
@@ -46,12 +44,11 @@ def _describe_errors(policy: RetryPolicy) -> str:
     return _("Retried on these errors: %s.") % ", ".join(policy.auto_retry_for)
 
 
-def _describe_delays(delays: RetryDelays, retries: Sequence[int]) -> str:
-    if delays.is_computed:
+def _describe_delays(policy: RetryPolicy, retries: Sequence[int]) -> str:
+    waits = [policy.planned(number) for number in retries]
+    if policy.backoff_strategy == "function":
         text = _("The task's own backoff function returns the delay, or that there is no retry.")
-        waits = [delays.policy.planned(number) for number in retries]
         return f"{text} {_('After a worker crash:')} {_listed(waits)}."
-    waits = [delays.before(number) for number in retries]
     if len(set(waits)) > 1:
         is_more = len(waits) > _NAMED
         words = _("Delays before the retries: %s and so on.") if is_more else _("Delays before the retries: %s.")
@@ -60,11 +57,7 @@ def _describe_delays(delays: RetryDelays, retries: Sequence[int]) -> str:
         text = _("Delay before each retry: %s.") % _seconds(waits[0])
     else:
         text = _("No delay before a retry.")
-    if delays.backoff is None and delays.policy.jitter:
-        text = f"{text} {_('Each varies at random by up to a quarter.')}"
-    if delays.may_be_approximate:
-        text = f"{text} {_('This process does not know the task: a backoff in its code may set other delays.')}"
-    return text
+    return f"{text} {_('Each varies at random by up to a quarter.')}" if policy.jitter else text
 
 
 def _listed(waits: Sequence[float]) -> str:
