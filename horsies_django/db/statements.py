@@ -24,17 +24,18 @@ _LIMIT_PLACEHOLDER: Final = 987_654_321
 
 
 class JsonFunctions(NamedTuple):
-    """The database's names of the functions that build arrays of rows and of values, and of the text type."""
+    """The database's functions that build arrays of rows and of values, its text type, and the rows of an array."""
 
     rows: str
     values: str
     text: str
+    elements: str
 
 
 #: By database vendor.
 JSON: Final[Mapping[str, JsonFunctions]] = {
-    "postgresql": JsonFunctions("json_agg", "json_build_array", "text"),
-    "sqlite": JsonFunctions("json_group_array", "json_array", "text"),
+    "postgresql": JsonFunctions("json_agg", "json_build_array", "text", "jsonb_array_elements_text(%s::jsonb)"),
+    "sqlite": JsonFunctions("json_group_array", "json_array", "text", "json_each(%s)"),
 }
 
 

@@ -125,7 +125,7 @@ def _waiting(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> St
         json_rows=make.rows,
         json_values=make.values,
         text=make.text,
-        names=skip_scan(tasks, is_async, after),
+        names=skip_scan(tasks.waiting(is_async=is_async), "queue_name", QUEUES_PER_SCAN, after),
         paused=Statement.part(Queue.objects.using(tasks.db).filter(name=NAME, paused=True).values_list("pk")),
         priority=Statement.part(due.values_list("priority")),
         enqueued_at=Statement.part(due.values_list("enqueued_at")),
@@ -145,38 +145,27 @@ def _last_name(seen: list[list[Any]]) -> str:
     return str(max(seen)[1])
 
 
-#: The field of a queue's name.
-_NAMES: Final = models.CharField(max_length=100)
-
-
 #: The queue at which the skip scan stands.
 NAME: Final = OuterColumn("names.name", models.CharField())
 
 
-def skip_scan(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param | None = None) -> Statement:
-    """Return ``names (name) AS …``: the queues with waiting tasks of this kind, and a NULL at the end.
+def skip_scan(rows: models.QuerySet[Any], column: str, limit: int, after: Param | str | None = None) -> Statement:
+    """Return ``names (name, place) AS …``: the first ``limit`` values of a column by which an index orders the rows.
 
-    With ``after``, a parameter of each run, return ``names (name, place) AS …``: the first :data:`QUEUES_PER_SCAN`
-    queues after that name.
+    If there are fewer, the last one is NULL. ``after`` is the name after which the scan begins.
     """
-    rows = tasks.waiting(is_async=is_async)
-    if after is None:
-        return scan_names(rows, "queue_name")
-    names = rows.order_by("queue_name").values_list("queue_name")
+    ordered = rows.order_by(column).values_list(column)
+    begin = BoundParam(after, rows.model._meta.get_field(column)) if isinstance(after, Param) else after
     return Statement.compose(
         "names (name, place) AS (SELECT ({first}), 1 UNION ALL SELECT ({following}), names.place + 1 FROM names"
         " WHERE names.name IS NOT NULL AND names.place < {limit})",
-        first=Statement.part(names.filter(queue_name__gt=BoundParam(after, _NAMES))[:1]),
-        following=Statement.part(names.filter(queue_name__gt=NAME)[:1]),
-        limit=QUEUES_PER_SCAN,
+        first=Statement.part((ordered if begin is None else ordered.filter(**{f"{column}__gt": begin}))[:1]),
+        following=Statement.part(ordered.filter(**{f"{column}__gt": NAME})[:1]),
+        limit=limit,
     )
 
 
-def scan_names(rows: TaskFilterQuerySet[Any], column: str) -> Statement:
-    """Return ``names (name) AS …``: the distinct values of a column by which an index orders the rows, and a NULL."""
-    names = rows.order_by(column).values_list(column)
-    return Statement.compose(
-        "names (name) AS (SELECT ({first}) UNION ALL SELECT ({following}) FROM names WHERE names.name IS NOT NULL)",
-        first=Statement.part(names[:1]),
-        following=Statement.part(names.filter(**{f"{column}__gt": NAME})[:1]),
-    )
+def distinct(rows: models.QuerySet[Any], column: str, limit: int, after: str | None = None) -> Statement:
+    """Return the query for these values."""
+    names = skip_scan(rows, column, limit, after)
+    return Statement.compose("WITH RECURSIVE {names} SELECT name FROM names WHERE name IS NOT NULL", names=names)

@@ -19,11 +19,9 @@ from django.db.models import Case, Count, Q, Value, When
 
 from ..core.status import TaskStatus
 from ..db.errors import row_by_row
-from ..db.expressions import OuterColumn
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.now import Now
 from ..db.on_commit import on_commit_robust
-from ..db.statements import Statement
 from .claims import TaskRoute
 from .concurrency_limiter import (
     KEYS_PER_TRANSACTION,
@@ -37,6 +35,7 @@ from .concurrency_limiter import (
 )
 from .filters import IS_RELEASED
 from .limit import Limit
+from .queue_scan import distinct
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -147,16 +146,8 @@ def _leave(key: str, error: Exception) -> int:
 
 def _waiting(database: str, after: str) -> list[str]:
     """Return the next keys with blocked tasks after ``after``, by a skip scan of their index."""
-    keys = _tasks(database).blocked().order_by("limit_key").values_list("limit_key")
-    scan = Statement.compose(
-        "WITH RECURSIVE keys (key) AS (SELECT ({first}) UNION ALL"
-        " SELECT ({following}) FROM keys WHERE keys.key IS NOT NULL)"
-        " SELECT keys.key FROM keys WHERE keys.key IS NOT NULL LIMIT {limit}",
-        first=Statement.part(keys.filter(limit_key__gt=after)[:1]),
-        following=Statement.part(keys.filter(limit_key__gt=OuterColumn("keys.key", models.CharField()))[:1]),
-        limit=KEYS_PER_STATEMENT,
-    )
-    return [key for (key,) in scan.rows(database)]
+    keys = distinct(_tasks(database).blocked(), "limit_key", KEYS_PER_STATEMENT, after)
+    return [key for (key,) in keys.rows(database)]
 
 
 def _with_room(database: str, keys: Collection[str]) -> list[str]:

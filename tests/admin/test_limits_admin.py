@@ -139,7 +139,7 @@ def test_the_list_counts_blocked_tasks_up_to_a_bound_in_one_statement_by_their_i
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off" if connection.vendor == "postgresql" else "SELECT 1")
         explain = "EXPLAIN" if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
-        (counting,) = [query["sql"] for query in captured if "ranks" in query["sql"]]
+        (counting,) = [query["sql"] for query in captured if "COUNT(*), MIN(until)" in query["sql"]]
         cursor.execute(f"{explain} {counting}".replace("%", "%%"), [])
         plan = "\n".join(map(str, cursor.fetchall()))
     assert "horsies_task_blocked" in plan

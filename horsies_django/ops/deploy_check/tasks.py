@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import Q, TextField
 from django.db.models.functions import Cast
 
@@ -15,7 +14,7 @@ from ...core.compat import FrameworkTask
 from ...enqueue.task import HorsiesTask
 from ...models import Schedule, Task, TaskItem
 from ...models.claim.query import ORDER
-from ...models.queue_scan import skip_scan
+from ...models.queue_scan import distinct
 from ...models.transitions import TaskQuerySet
 from ...schedules.syncing import project_of
 from ..keyset.scopes import DEFERRED, HELD
@@ -92,11 +91,8 @@ def check_tasks(check: Check) -> None:
 
 def _queue_names(tasks: TaskQuerySet, is_async: bool) -> Sequence[str]:
     """Return the queues in which tasks wait, by a skip scan."""
-    names = skip_scan(tasks, is_async)
-    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {MAX_QUEUES + 1}"  # noqa: S608  # compiled by the ORM
-    with connections[tasks.db].cursor() as cursor:
-        cursor.execute(sql, names.params)
-        return [name for (name,) in cursor.fetchall()]
+    names = distinct(tasks.waiting(is_async=is_async), "queue_name", MAX_QUEUES + 1)
+    return [name for (name,) in names.rows(tasks.db)]
 
 
 def _read(check: Check, label: str, tasks: TaskQuerySet, limit: int) -> int:
