@@ -4,11 +4,11 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.translation import gettext as _
 
-from ..models import ErrorGroup, Heartbeat, Limit, Overview, Queue, RunningNow, Schedule, Task, Worker, Workflow
+from ..models import ErrorGroup, Heartbeat, Limit, Overview, Queue, Schedule, Task, Worker, Workflow
 from .errors.admin import ErrorGroupAdmin
 from .overview import OverviewAdmin
-from .running_now.admin import RunningNowAdmin
 from .schedules.admin import ScheduleAdmin
 from .tasks.admin import TaskAdmin
 from .workers_queues.heartbeat_admin import HeartbeatAdmin
@@ -25,7 +25,6 @@ def register(site: admin.AdminSite) -> None:
     pages: dict[Any, Any] = {
         Overview: OverviewAdmin,
         Task: TaskAdmin,
-        RunningNow: RunningNowAdmin,
         ErrorGroup: ErrorGroupAdmin,
         Workflow: WorkflowAdmin,
         Schedule: ScheduleAdmin,
@@ -44,9 +43,18 @@ def register(site: admin.AdminSite) -> None:
         for app in apps:
             if app["app_label"] == Task._meta.app_label:
                 app["models"].sort(key=lambda model: places.get(model["model"], len(places)))
+                app["models"] = [entry for model in app["models"] for entry in _with_running(model)]
         return apps
 
     site.get_app_list = in_order  # type: ignore[method-assign]
+
+
+def _with_running(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an entry of the index; after that of the tasks a link to the running ones."""
+    if entry["model"] is not Task or not entry["admin_url"]:
+        return [entry]
+    url = f"{entry['admin_url']}?state=running"
+    return [entry, entry | {"name": _("Running"), "object_name": "Running", "admin_url": url, "add_url": None}]
 
 
 register(admin.site)

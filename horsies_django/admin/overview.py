@@ -119,9 +119,7 @@ class OverviewAdmin(SinglePageAdmin):
             **(self._queues(snapshot) if sees[Queue] else {}),
             **(self._workers(snapshot) if sees[Worker] else {}),
             **(self._workflows(options.database, snapshot) if sees[Workflow] else {}),
-            "links": {
-                name: self._url(f"{name}_changelist") for name in ("task", "queue", "worker", "workflow", "runningnow")
-            },
+            "links": {name: self._url(f"{name}_changelist") for name in ("task", "queue", "worker", "workflow")},
         }
 
     def _chart(self, database: str, period: Period, snapshot: MetricsSnapshot) -> Chart:

@@ -1708,18 +1708,5 @@ class Migration(migrations.Migration):
             },
             bases=("horsies_django.task",),
         ),
-        migrations.CreateModel(
-            name="RunningNow",
-            fields=[],
-            options={
-                "verbose_name": "running now",
-                "verbose_name_plural": "running now",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("horsies_django.task",),
-        ),
         migrations.RunPython(tune_postgres, migrations.RunPython.noop),
     ]

@@ -8,7 +8,7 @@ from .limit import Limit
 from .queue import Queue
 from .rollup import Rollup, Watermark
 from .schedule import Schedule
-from .task import Overview, RunningNow, Task
+from .task import Overview, Task
 from .task_item import TaskItem
 from .worker import Worker
 from .workflow import Workflow
@@ -23,7 +23,6 @@ __all__ = [
     "Overview",
     "Queue",
     "Rollup",
-    "RunningNow",
     "Schedule",
     "Task",
     "TaskAttempt",

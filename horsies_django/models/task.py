@@ -273,13 +273,3 @@ class Overview(Task):
         default_permissions = ()
         verbose_name = _("overview")
         verbose_name_plural = _("overview")
-
-
-class RunningNow(Task):
-    """A proxy that gives the page of running tasks a place in the index. Users who may see tasks may see it."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        verbose_name = _("running now")
-        verbose_name_plural = _("running now")

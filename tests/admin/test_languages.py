@@ -176,7 +176,7 @@ def visit(admin_client):
     def pages():
         yield "index", reverse("admin:index")
         yield "overview", reverse(f"{site}overview_changelist")
-        yield "running now", reverse(f"{site}runningnow_changelist")
+        yield "running now", f"{reverse(f'{site}task_changelist')}?state=running"
         yield "task names", reverse(f"{site}task_names")
         yield "task name", reverse(f"{site}task_name", args=[rows[Task][0].task_name])
         yield "run again", reverse(f"{site}task_run_again", args=[rows[Task][3].pk])
@@ -353,7 +353,7 @@ def many_rows(monkeypatch):
     progress = {"done": 1_500_000.5, "total": 3_000_000, "message": ""}
     first = Task.objects.filter(status="RUNNING").first()
     Task.objects.filter(pk=first.pk).update(progress=progress)
-    lists = ("overview", "task", "queue", "worker", "limit", "errorgroup", "runningnow", "schedule", "workflow")
+    lists = ("overview", "task", "queue", "worker", "limit", "errorgroup", "schedule", "workflow")
     pages = {model: f"{SITE}{model}/" for model in lists}
     pages |= {f"task {state}": f"{SITE}task/?state={state}&kind=all" for state in ("pending", "active", "blocked")}
     pages |= {"task names": reverse("admin:horsies_django_task_names")}

@@ -262,13 +262,13 @@ def test_longest_running_first(staff):
 @pytest.mark.parametrize(
     ("state", "names"),
     [
-        ("", ["", "oldest"]),
-        ("failed", ["", "oldest"]),
-        ("due", ["", "oldest"]),
-        ("scheduled", ["", "oldest", "due"]),
-        ("aggregating", ["", "oldest", "due"]),
-        ("retrying", ["", "oldest", "due"]),
-        ("running", ["", "oldest", "longest"]),
+        ("", ["newest", "oldest"]),
+        ("failed", ["newest", "oldest"]),
+        ("due", ["newest", "oldest"]),
+        ("scheduled", ["newest", "oldest", "due"]),
+        ("aggregating", ["newest", "oldest", "due"]),
+        ("retrying", ["newest", "oldest", "due"]),
+        ("running", ["longest", "newest", "oldest"]),
     ],
 )
 @pytest.mark.once
@@ -276,7 +276,7 @@ def test_a_list_offers_only_orders_that_an_index_has(staff, state, names):
     listed = shown(staff("view_task"), state=state, sort="longest")
 
     assert [order.name for order, _url in listed.sort_links] == names
-    assert listed.sort_order.name == ("longest" if state == "running" else "")
+    assert listed.sort_order.name == ("longest" if state == "running" else "newest")
 
 
 @pytest.mark.parametrize("sort", ["oldest", "due", "nonsense", "\0", "-id"])

@@ -22,7 +22,7 @@ def classes_of(sheet):
     return {selector for selector in selectors if re.fullmatch(r"\.horsies-[\w-]+", selector)}
 
 
-@pytest.mark.parametrize("page", ["overview", "errorgroup", "runningnow", "task", "task/names", "workflow", "queue"])
+@pytest.mark.parametrize("page", ["overview", "errorgroup", "task", "task/names", "workflow", "queue"])
 def test_no_two_style_sheets_of_a_page_style_the_same_class(admin_client, page):
     html = admin_client.get(f"/admin/horsies_django/{page}/").content.decode()
     sheets = set(re.findall(r"/static/horsies_django/([\w]+\.css)", html)) - SHARED

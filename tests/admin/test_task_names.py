@@ -87,7 +87,7 @@ def test_the_page_of_a_name_links_its_errors_and_what_of_it_runs_now(admin_clien
 
     html = admin_client.get(url_of(NAME)).content.decode()
 
-    assert f'href="/admin/horsies_django/runningnow/?task_name={NAME}">Running now: 1<' in html
+    assert f'href="/admin/horsies_django/task/?state=active&amp;task_name={NAME}">Running now: 1<' in html
     assert f'href="/admin/horsies_django/errorgroup/?task={NAME}"' in html
     names = reverse("admin:horsies_django_task_names")
     for page in ("task", "overview"):

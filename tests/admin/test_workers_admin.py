@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/worker/"
 OVERVIEW = "/admin/horsies_django/overview/"
-RUNNING = "/admin/horsies_django/runningnow/"
+RUNNING = "/admin/horsies_django/task/?state=active"
 
 
 def page(client, worker_id):

@@ -152,7 +152,10 @@ class KeysetChangeList(ChangeList):
     @property
     def sort_links(self) -> list[tuple[SortOrder, str]]:
         """The orders, each with the URL of the list in that order."""
-        return [(order, self.get_query_string({SORT: order.name or None})) for order in self.sort_orders]
+        first = self.sort_orders[0]
+        return [
+            (order, self.get_query_string({SORT: None if order == first else order.name})) for order in self.sort_orders
+        ]
 
     @property
     def noun(self) -> str:

@@ -35,7 +35,7 @@ class SortOrder:
 
 
 #: By id, which grows with the time at which a row was sent.
-NEWEST: Final = SortOrder("", gettext_lazy("newest first"))
+NEWEST: Final = SortOrder("newest", gettext_lazy("newest first"))
 OLDEST: Final = SortOrder("oldest", gettext_lazy("oldest first"))
 _DUE_SOONEST: Final = SortOrder("due", gettext_lazy("due soonest first"), "enqueued_at", scopes.DEFERRED.ranges[0])
 #: The held tasks have no more rows than the workers have slots.

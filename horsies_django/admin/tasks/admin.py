@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
+from ...models import Task
 from ...ops.payload_view.contents import PARTS
 from ..actions.admin_action import AdminAction
 from ..copy_button import COPY_CSS, COPY_JS
@@ -28,9 +34,9 @@ from ..lists.task_filters import (
     WorkerFilter,
 )
 from ..lists.time_filters import EndedFilter, SentFilter
-from .changelist import TaskChangeList
+from .changelist import HELD_STATES, TaskChangeList
 from .move_form import MoveForm
-from .task_actions import TASK_ACTIONS
+from .task_actions import CANCEL_RUNNING, TASK_ACTIONS
 from .task_name_pages import TaskNamePages
 from .task_page import TaskPage
 
@@ -68,7 +74,19 @@ class TaskAdmin(search.SearchAdmin, TaskNamePages, TaskPage):
 
     class Media:
         css = {"all": [*COPY_CSS["all"], "horsies_django/filters.css", "horsies_django/lists.css"]}
-        js = COPY_JS
+        js = (*COPY_JS, "horsies_django/live_list.js")
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Add a button that cancels a task to the tabs of held tasks."""
+        is_held = request.GET.get("state") in HELD_STATES
+        may_cancel = is_held and CANCEL_RUNNING.is_allowed(request, self.model)
+        return (*self.list_display, "shown_cancel") if may_cancel else self.list_display
+
+    @admin.display(description=_("cancel"))
+    def shown_cancel(self, task: Task) -> SafeString:
+        """A button that asks whether to cancel a task, on the tabs of held tasks."""
+        words = format_html('{}<span class="horsies-unseen"> {}</span>', gettext("Cancel"), task.task_name)
+        return format_html('<a class="button" href="{}">{}</a>', self.action_url(task.pk, CANCEL_RUNNING), words)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer large columns until a page shows them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from django.utils.translation import gettext as _
 
@@ -17,7 +17,10 @@ from ..links import Links
 from ..lists.changelist import AFTER, BEFORE, KeysetChangeList, PageLink
 from ..lists.list_state import OF_STATE, SortOrder
 from ..lists.task_filters import KindFilter, StateFilter
-from .columns import complete_rows, with_columns
+from .columns import complete_held_rows, complete_rows, with_columns
+
+#: The states of tasks that workers hold. Their tabs are refreshed and compare run times.
+HELD_STATES: Final = frozenset({"running", "claimed", "active"})
 
 
 class TaskChangeList(KeysetChangeList):
@@ -40,18 +43,33 @@ class TaskChangeList(KeysetChangeList):
         not_due = (counts[state] for state in ("scheduled", "aggregating", "retrying"))
         return {**counts, "pending": sum(not_due, counts["pending"])}  # the list has every task of the status
 
+    @property
+    def state(self) -> str | None:
+        """The selected state."""
+        return self.state_filter.selected if self.state_filter is not None else None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the rows are refreshed."""
+        return self.state in HELD_STATES
+
     @cached_property
     def sort_orders(self) -> list[SortOrder]:
-        """The orders by id, and the one of the state."""
+        """The order of the state, if it has one, and those by id. Of running tasks, the longest running come first."""
         orders = super().sort_orders
-        state = self.state_filter.selected if self.state_filter is not None else None
-        return [*orders, OF_STATE[state]] if state in OF_STATE else orders
+        if self.state not in OF_STATE:
+            return orders
+        order = OF_STATE[self.state]
+        return [order, *orders] if self.state == "running" else [*orders, order]
 
     @cached_property
     def page(self) -> Page:
         """The page's rows with what its columns need."""
         page = Page(rows=self.ordered_page.rows) if self.ordered_page else self.load(self._shown_scan)
-        complete_rows(page.rows, Links(self.model_admin.admin_site, self.request))
+        links = Links(self.model_admin.admin_site, self.request)
+        complete_rows(page.rows, links)
+        if self.is_live:
+            complete_held_rows(page.rows, links)
         return page
 
     @cached_property

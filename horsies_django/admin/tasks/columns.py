@@ -5,7 +5,7 @@ Durations that have not ended are measured to ``seen_at``, the database's time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -20,21 +20,24 @@ from django.db.models.functions import Left
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import format_duration
+from ...core.durations import format_about, format_brief, format_duration
+from ...core.numbers import format_number
 from ...core.results import OperationalCode
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...db.now import Now
-from ...models import Queue, Task, TaskAttempt, Workflow
+from ...models import Queue, Task, TaskAttempt, Worker, Workflow
 from ...ops.inspector.task_states import Wait, wait_of
 from ...ops.payload_view.excerpt import excerpt_of, with_short_arguments
-from ..ages import relative_time
+from ...ops.running import HOURS, NEAR_LIMIT, UsualRunTime, usual_run_times
+from ..ages import age, relative_time
 from ..formatting import progress_bar
 from ..links import Links
 from ..lists.cells import cell, short, short_id
 from ..status_text import status_badge, wait_text
+from ..workers_queues.state_text import STATE_TIMES, is_online, worker_state
 
 #: Whether the queue of a task is paused.
 IS_QUEUE_PAUSED: Final = Exists(Queue.objects.filter(name=OuterRef("queue_name"), paused=True))
@@ -73,6 +76,20 @@ def complete_rows(rows: Sequence[Any], links: Links) -> None:
     errors = _last_errors(rows, rows[0]._state.db) if rows else {}
     for row in rows:
         row.page_links, row.last_error = links, errors.get(row.pk)
+
+
+def complete_held_rows(rows: Sequence[Any], links: Links) -> None:
+    """Add what the tabs of held tasks show besides: the usual run times and the workers, in a statement each."""
+    if not rows:
+        return
+    database = rows[0]._state.db
+    usual = usual_run_times(database, {row.task_name for row in rows})
+    keys = {row.claimed_by_worker_id for row in rows} - {None}
+    workers: dict[str, Any] = {}
+    if keys and links.can_view(Worker):
+        workers = Worker.objects.using(database).annotate(**STATE_TIMES).in_bulk(keys)
+    for row in rows:
+        row.usual, row.worker = usual.get(row.task_name), workers.get(row.claimed_by_worker_id)
 
 
 class TaskColumns:
@@ -115,7 +132,7 @@ class TaskColumns:
         numbers = {"made": task.attempt, "allowed": max(task.attempt, task.max_retries + 1)}
         waited = (task.started_at - task.due_at).total_seconds() if task.started_at else 0.0
         wait = gettext("waited %s") % format_duration(waited) if waited >= LONG_WAIT else ""
-        return cell(_run_time(task), attempts % numbers, wait)
+        return cell(_run_time(task), *_comparison(task), attempts % numbers, wait)
 
     @admin.display(description=_("queue, worker"))
     def shown_place(self, task: Any) -> SafeString:
@@ -129,7 +146,9 @@ class TaskColumns:
         if not worker:
             return cell(queue)
         words = format_html('<span title="{}">{}</span>', worker, short(worker))
-        return cell(queue, task.page_links.to_list(Task, words, worker=worker))
+        row = getattr(task, "worker", None)
+        note = worker_state(row) if row is not None and not is_online(row) else ""
+        return cell(queue, task.page_links.to_list(Task, words, worker=worker), note)
 
     @admin.display(description=_("id"))
     def shown_id(self, task: Any) -> SafeString:
@@ -186,14 +205,44 @@ def _workflow(task: Any) -> SafeString | str:
 
 
 def _run_time(task: Task) -> SafeString | str:
-    start, end = task.started_at, task.finished_at
-    if start is None:
+    start, end, now = task.started_at, task.finished_at, _now(task)
+    if start is None or (end is None and start > now):
         return ""
     label = format_html('<span class="horsies-narrow">{} </span>', gettext("run time"))
     if end is not None:
         return format_html("{}{}", label, format_duration(end - start))
-    now = _now(task)
-    return "" if start > now else format_html("{}{}", label, gettext("%s so far") % format_duration(now - start))
+    so_far = age((now - start).total_seconds(), start, "full")
+    return format_html("{}{}", label, format_html(gettext("%s so far").replace("%s", "{}"), so_far))
+
+
+def _comparison(task: Any) -> Iterator[SafeString | str]:
+    """Yield how the run time of a running task compares with its limit and with its usual one, if that was read."""
+    if not hasattr(task, "usual") or task.status != TaskStatus.RUNNING or task.started_at is None:
+        return
+    usual: UsualRunTime | None = task.usual
+    seconds = max(0.0, (_now(task) - task.started_at).total_seconds())
+    mark = '<span class="horsies-badge horsies-badge-{}">{}</span>'
+    if task.timeout and seconds >= NEAR_LIMIT * task.timeout:
+        text = gettext("over its time limit of %s") if seconds >= task.timeout else gettext("near its time limit of %s")
+        yield format_html(mark, "limit", text % format_brief(task.timeout))
+    if usual is None:
+        return
+    if usual.is_exceeded_by(seconds):
+        yield format_html(mark, "slow", gettext("over p95"))
+    title = ngettext(
+        "95 % of the %(count)s run that completed in the last %(hours)d hours took at most this long (within 20 %).",
+        "95 % of the %(count)s runs that completed in the last %(hours)d hours took at most this long (within 20 %).",
+        usual.count,
+    )
+    title = title.replace("%(count)s", format_number(usual.count)).replace("%(hours)d", str(HOURS))
+    yield format_html('<abbr title="{}">p95</abbr> {}', title, format_about(usual.p95))
+    yield format_html(  # the browser counts it
+        '<progress class="horsies-usual" aria-label="{}" max="{}" value="{}" data-horsies-age="{}"></progress>',
+        gettext("run time as a part of the p95"),
+        f"{usual.p95:.3f}",
+        f"{seconds:.1f}",
+        f"{seconds:.1f}",
+    )
 
 
 def _now(task: models.Model) -> datetime:

@@ -15,13 +15,12 @@ from django.utils.translation import gettext as _
 
 from ...core.registry import registry
 from ...db.clock import database_now
-from ...models import ErrorGroup, RunningNow, Schedule, Task
+from ...models import ErrorGroup, Schedule, Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset.scan import KeysetScan
 from ...ops.metrics.history import COMPLETED, DAY, Period, attempt_history, rollup_clock
 from ...ops.metrics.tasks import MAX_NAMES, NAME_ORDERS, busiest_names, errors_of
 from ...ops.payload_view.contents import PARTS
-from ...ops.running import count_held
 from ...ops.task_options import options_in_force
 from ..base import queue_database
 from ..charts import CHART_CSS, attempt_urls, outcome_chart, time_chart
@@ -91,8 +90,8 @@ class TaskNamePages(TaskColumns, TaskFields):
             "names_url": self._url("names"),
             "tasks_list_url": self._url("changelist"),
             "tasks_url": f"{self._url('changelist')}?{urlencode({'task_name': task_name, 'kind': 'all'})}",
-            "running": count_held(self._database(), {"task_name": task_name}).statuses.total(),
-            "running_url": links.list_url(RunningNow, task_name=task_name),
+            "running": Task.objects.using(self._database()).active().filter(task_name=task_name).count(),
+            "running_url": links.list_url(Task, state="active", task_name=task_name),
             "errors_url": links.list_url(ErrorGroup, task=task_name),
             **self._figures(task_name, chosen_period(request, DAY), links),
             "runs": self._last_runs(request, task_name, links),

@@ -23,7 +23,7 @@ from ...core.numbers import fill_numbers, format_lower_bound, format_number
 from ...core.operations import acting_as
 from ...core.options import Options
 from ...core.queue_policy import COLUMNS, QueuePolicy
-from ...models import Queue, RunningNow, Task
+from ...models import Queue, Task
 from ...models.depths import Depth
 from ...models.queue import QueueQuerySet
 from ...ops.metrics import MetricsSnapshot, collect
@@ -334,7 +334,7 @@ class QueueAdmin(LiveAdmin):
             (_("due"), _tasks_of(links, queue, "due", _due(queue))),
             (_("latency"), _latency(queue)),
             (_("blocked"), _tasks_of(links, queue, "blocked", _blocked(queue))),
-            (_("in progress"), links.to_list(RunningNow, _held(queue), queue_name=queue.name)),
+            (_("in progress"), _tasks_of(links, queue, "active", _held(queue))),
             (_("scheduled"), _tasks_of(links, queue, "scheduled", _scheduled(queue))),
             (_("finished in the last hour"), _hour(queue)),
             (_("served by"), fill_numbers(workers, queue.workers) if queue.workers else gettext("no worker")),

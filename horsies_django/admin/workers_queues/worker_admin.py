@@ -24,7 +24,7 @@ from ...core.numbers import fill_numbers
 from ...core.status import TaskStatus
 from ...db.expressions import SecondsUntil
 from ...db.fields import strings_in
-from ...models import RunningNow, Task, Worker
+from ...models import Task, Worker
 from ...models.worker import WorkerQuerySet
 from ..actions.admin_action import AdminAction
 from ..ages import age
@@ -37,7 +37,7 @@ from .state_text import STATE_TIMES, format_load, is_responding, worker_state
 STOP: Final = AdminAction(
     name="stop",
     label=_("Stop gracefully"),
-    question=_("Stop %(rows)s?"),
+    question=_("Stop %(rows)s gracefully?"),
     list_label=_("Stop selected workers gracefully"),
     act=WorkerQuerySet.request_stop,
     message=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count),
@@ -211,7 +211,7 @@ class WorkerAdmin(LiveAdmin):
             rows = [(hold, self._task_address(hold), hold.shown_age) for hold in worker.load.held_tasks]
             many = format_task_count(worker.load.count)
             context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
-            running = Links(self.admin_site, request).to_list(RunningNow, _("Running now"), worker=worker.pk)
+            running = Links(self.admin_site, request).to_list(Task, _("Running now"), state="active", worker=worker.pk)
             context["running_now"] = running
         return super().render_change_form(request, context, *args, **kwargs)
 

@@ -48,7 +48,7 @@ def create_pages() -> dict[str, str]:
         "overview by task": _list("overview", "?by=task&period=24h"),
         "errors": _list("errorgroup", f"?period=7d&task={quote_plus(HOSTILE)}"),
         "error": _page("errorgroup", _FINGERPRINT, "?period=7d"),
-        "running now": _list("runningnow"),
+        "running now": _list("task", "?state=running"),
         "tasks by name": reverse("admin:horsies_django_task_names"),
         "task name": reverse("admin:horsies_django_task_name", args=[HOSTILE]),
         **_pages_of_tasks(worker),

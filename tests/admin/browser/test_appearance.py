@@ -10,6 +10,7 @@ from selenium.webdriver.common.by import By
 
 from horsies_django.admin.actions import bulk_action
 from horsies_django.ops.keyset import scan
+from tests.conftest import wait_until
 
 from .pages import HOSTILE, create_pages
 
@@ -44,6 +45,7 @@ def open_pages_after_post(browser, pages):
     yield "move a task, with mistakes"
     browser.driver.get(browser.url + pages["tasks"])
     browser.choose_all("retry")
+    wait_until(lambda: browser.driver.find_elements(By.CSS_SELECTOR, "button.default"))
     yield "retry all that match"
     with browser.blocking("*/bulk_progress.js"):
         browser.click_on(By.CSS_SELECTOR, "button.default")

@@ -165,9 +165,9 @@ def statuses(browser):
 
 def test_a_refresh_without_a_change_gets_no_page_and_ages_are_counted_on(browser):
     run(seconds=100)
-    browser.go("runningnow_changelist")
+    browser.go("task_changelist", query="?state=running")
     mark(browser)
-    age = "return document.querySelector('.horsies-held-time time').textContent"
+    age = "return document.querySelector('.field-shown_run time').textContent"
     first = browser.driver.execute_script(age)
 
     refresh_now(browser)
@@ -178,17 +178,17 @@ def test_a_refresh_without_a_change_gets_no_page_and_ages_are_counted_on(browser
     wait_until(lambda: browser.driver.execute_script(age) > first)
     run(seconds=7_300)
     refresh_now(browser)
-    browser.await_text("2 running tasks")
+    await_rows(browser, 2)
     assert is_marked(browser)
     assert "2 h 1 min" in browser.text
 
 
 def test_an_age_does_not_jump_back_when_a_response_takes_longer(browser):
     run(seconds=65)
-    browser.go("runningnow_changelist")
+    browser.go("task_changelist", query="?state=running")
     browser.driver.execute_script(
         """
-        const fetch = window.fetch, row = `tr[data-task="${arguments[0]}"] time`;
+        const fetch = window.fetch, row = `tr:has(a[href*="${arguments[0]}"]) .field-shown_run time`;
         window.fetch = async (...request) => {
           const response = await fetch(...request);
           await new Promise((done) => setTimeout(done, 2500));
@@ -202,7 +202,7 @@ def test_an_age_does_not_jump_back_when_a_response_takes_longer(browser):
     )
     run(seconds=7_300)
     refresh_now(browser)
-    browser.await_text("2 running tasks")
+    await_rows(browser, 2)
     wait_until(lambda: browser.driver.execute_script("return ages.length") > 3)
 
     ages = browser.driver.execute_script("return ages")
@@ -212,16 +212,26 @@ def test_an_age_does_not_jump_back_when_a_response_takes_longer(browser):
 def test_a_part_that_was_in_use_during_a_change_shows_it_later(browser):
     """The tag of a page that was not shown as a whole must not be sent again."""
     run(seconds=100)
-    browser.go("runningnow_changelist")
-    browser.driver.execute_script("getSelection().selectAllChildren(document.querySelector('.horsies-held th'))")
+    browser.go("task_changelist", query="?state=running")
+    browser.driver.execute_script(
+        "getSelection().selectAllChildren(document.querySelector('#result_list .field-shown_name'))"
+    )
     run(seconds=7_300)
     refresh_now(browser)
-    assert "1 running task" in browser.text
+    assert row_count(browser) == 1
 
     browser.driver.execute_script("getSelection().removeAllRanges()")
     refresh_now(browser)
 
-    browser.await_text("2 running tasks")
+    await_rows(browser, 2)
+
+
+def row_count(browser):
+    return browser.driver.execute_script("return document.querySelectorAll('#result_list tbody tr').length")
+
+
+def await_rows(browser, count):
+    wait_until(lambda: row_count(browser) == count)
 
 
 def refresh_now(browser):

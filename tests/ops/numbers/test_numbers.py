@@ -269,11 +269,11 @@ def test_the_list_of_errors_agrees(table, admin_client):
     assert cells["Total"][:2] == [str(sum(column)) for column in list(zip(*expected, strict=True))[1:]]
 
 
-def test_the_page_of_running_tasks_agrees(table, admin_client):
-    html = page(admin_client, f"{ADMIN}/runningnow/")
-    assert f"{number(table, 'running')} running task" in html
-    assert f"{number(table, 'claimed')} claimed task" in html
-    assert html.count("data-task=") == number(table, "active")
+def test_the_tabs_of_held_tasks_agree(table, admin_client):
+    for state in ("running", "claimed", "active"):
+        listed = admin_client.get(f"{ADMIN}/task/?state={state}").context["cl"]
+        (tab,) = [tab for tab in listed.state_tabs if tab.is_current]
+        assert tab.count.number == len(listed.result_list) == number(table, state)
 
 
 def test_the_metrics_agree(table):
