@@ -211,9 +211,8 @@ class WorkerAdmin(LiveAdmin):
             rows = [(hold, self._task_address(hold), hold.shown_age) for hold in worker.load.held_tasks]
             many = format_task_count(worker.load.count)
             context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
-            running = Links(self.admin_site, request).to_list(
-                Task, _("Running now"), state="active", worker=worker.pk, kind="all"
-            )
+            links, query = Links(self.admin_site, request), {"worker": worker.pk, "state": "active", "kind": "all"}
+            running = links.to_list(Task, _("Running now"), **query)
             context["running_now"] = running
         return super().render_change_form(request, context, *args, **kwargs)
 
