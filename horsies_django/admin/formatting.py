@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
@@ -45,12 +46,17 @@ def fill(text: str, *values: Any) -> SafeString:
     return format_html(conditional_escape(text).replace("{", "{{").replace("}", "}}").replace("%s", "{}"), *values)
 
 
-def time_column(name: str, title: Any, *, exactly: bool = False) -> Any:
-    """Return a column for the time in field ``name``, in the reader's zone; with ``exactly`` to the millisecond."""
+def time_column(
+    name: str, title: Any, *, exactly: bool = False, is_shown: Callable[[Any], bool] = lambda row: True
+) -> Any:
+    """Return a column for the time in field ``name``, in the reader's zone; with ``exactly`` to the millisecond.
+
+    It is empty for a row that ``is_shown`` refuses.
+    """
 
     @admin.display(description=title)
     def column(_: Any, row: Any) -> str:
-        return format_time(getattr(row, name), exactly=exactly)
+        return format_time(getattr(row, name), exactly=exactly) if is_shown(row) else ""
 
     return column
 

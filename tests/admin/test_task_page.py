@@ -436,7 +436,7 @@ def test_options_that_say_nothing_are_left_out(staff):
     pages = [html_of(staff, task) for task in (plain, urgent, elsewhere)]
 
     assert ["field-priority" in html for html in pages] == [False, True, False]
-    assert "field-backend" in pages[2]
+    assert "field-page_backend" in pages[2]
 
 
 def test_a_task_that_waits_for_a_retry_shows_its_latest_error(staff):

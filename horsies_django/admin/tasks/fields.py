@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.contrib import admin
@@ -15,11 +15,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...core.compat import task_backends
 from ...core.durations import format_duration
 from ...core.numbers import format_number
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
 from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask
+from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.retry_policy import describe_retry_policy
 from ...ops.task_options import describe_retention
@@ -32,21 +34,50 @@ from .attempts import is_single_run, latest_attempts, process_of
 from .columns import with_pause
 from .run_again import RunAgainAdmin
 
+#: A task that is due within this time of its sending is due at once.
+_AT_ONCE: Final = timedelta(milliseconds=1)
+
+
+def _is_due_shown(task: Any) -> bool:
+    """Return whether its first attempt is due later than it was sent."""
+    return task.attempt <= 1 and abs(task.enqueued_at - task.sent_at) > _AT_ONCE and not _is_retrying(task)
+
+
+def _is_retrying(task: Any) -> bool:
+    return bool(state_of(task, task.read_at) == State.RETRYING)  # the row keeps the time after the attempt has started
+
+
+def _is_start_shown(task: Any) -> bool:
+    """Return whether no list of attempts shows when it started."""
+    return task.started_at is not None and not any(
+        attempt.started_at == task.started_at for attempt in latest_attempts(task) if not is_single_run(task)
+    )
+
+
+def _is_wait_shown(task: Any) -> bool:
+    """Return whether it has waited since it was due, for its first attempt; the timeline has those of all attempts."""
+    is_due = task.due_at <= (task.started_at or task.finished_at or task.read_at)
+    return bool(task.attempt <= 1 and is_due and not task.blocked)
+
 
 class TaskFields(RunAgainAdmin):
-    """The fields of a task's page.
+    """The fields of a task's page. One that says nothing of a task is empty.
 
     The page has annotated the task with ``read_at``, the database's time, and set ``page_links``, ``page_node`` and
     ``page_reruns``.
     """
 
     page_sent_at = time_column("sent_at", _("sent at"), exactly=True)
-    page_enqueued_at = time_column("enqueued_at", _("due at"), exactly=True)
-    page_claimed_at = time_column("claimed_at", _("claimed at"), exactly=True)
-    page_started_at = time_column("started_at", _("started at"), exactly=True)
+    page_enqueued_at = time_column("enqueued_at", _("due at"), exactly=True, is_shown=_is_due_shown)
+    page_claimed_at = time_column(
+        "claimed_at", _("claimed at"), exactly=True, is_shown=lambda task: task.status == TaskStatus.CLAIMED
+    )
+    page_started_at = time_column("started_at", _("started at"), exactly=True, is_shown=_is_start_shown)
     page_finished_at = time_column("finished_at", _("finished at"), exactly=True)
-    page_next_retry_at = time_column("next_retry_at", _("next retry at"), exactly=True)
-    page_run_after = time_column("run_after", _("run after"), exactly=True)
+    page_next_retry_at = time_column("next_retry_at", _("next retry at"), exactly=True, is_shown=_is_retrying)
+    page_run_after = time_column(
+        "run_after", _("run after"), exactly=True, is_shown=lambda task: task.run_after != task.enqueued_at
+    )
     page_good_until = time_column("good_until", _("deadline"), exactly=True)
     page_kept_until = time_column("kept_until", _("kept until"), exactly=True)
 
@@ -80,6 +111,11 @@ class TaskFields(RunAgainAdmin):
         numbers = {"made": task.attempt, "allowed": max(task.attempt, task.max_retries + 1)}
         return gettext("%(made)d of %(allowed)d") % numbers
 
+    @admin.display(description=_("backend"))
+    def page_backend(self, task: Task) -> str:
+        """The backend, if there are others."""
+        return "" if {*task_backends.settings} == {task.backend} else task.backend
+
     @admin.display(description=_("timeout"))
     def page_timeout(self, task: Task) -> str:
         """The time limit of an attempt."""
@@ -100,8 +136,10 @@ class TaskFields(RunAgainAdmin):
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), note)
 
     @admin.display(description=_("group"))
-    def page_group(self, task: Task) -> SafeString:
+    def page_group(self, task: Task) -> SafeString | str:
         """The group key of its calls, and whether more calls may join."""
+        if task.group_key is None:
+            return ""
         is_open = task.status == TaskStatus.PENDING and task.claim == 0
         note = (
             gettext("Calls with this key are added until the task is first claimed.") if is_open else gettext("closed")
@@ -111,11 +149,15 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:
         """Until when no other task may have its unique key."""
+        if task.unique_key is None:
+            return ""
         return describe_unique_until(task, task.read_at)
 
     @admin.display(description=_("worker"))
     def page_worker(self, task: Any) -> SafeString | str:
         """The worker that claimed it last."""
+        if task.started_at is not None and not _is_start_shown(task):
+            return ""
         return _links(task).to(Worker, task.claimed_by_worker_id)
 
     @admin.display(description=_("host, process"))
@@ -126,18 +168,24 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("wait time"))
     def page_wait(self, task: Any) -> str:
         """How long it has been due before it started, or so far. While its limit blocked it, it was not due."""
+        if not _is_wait_shown(task):
+            return ""
         end = task.started_at or task.finished_at
         return counted(task.read_at - task.due_at) if end is None else format_duration(end - task.due_at)
 
     @admin.display(description=_("run time"))
     def page_run(self, task: Any) -> str:
         """How long it ran, or has run so far."""
+        if not _is_start_shown(task):
+            return ""
         end = task.finished_at
         return counted(task.read_at - task.started_at) if end is None else format_duration(end - task.started_at)
 
     @admin.display(description=_("workflow"))
     def page_workflow(self, task: Any) -> SafeString | str:
         """The workflow or batch that it is a task of, and its state."""
+        if task.page_node is None:
+            return ""
         workflow = task.page_node.workflow
         kind = gettext("batch") if workflow.is_batch else ""
         note = ", ".join(filter(None, (kind, str(workflow.get_status_display()) if workflow.status else "")))
@@ -148,6 +196,8 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("node"))
     def page_node_id(self, task: Any) -> SafeString | str:
         """The node of the workflow that it is."""
+        if task.page_node is None:
+            return ""
         node = task.page_node
         return _links(task).to(WorkflowTask, node.pk, node.node_id) if node.pk else ""
 
@@ -165,6 +215,8 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("schedule"))
     def page_schedule(self, task: Any) -> SafeString | str:
         """The schedule that sent it."""
+        if task.schedule_id is None:
+            return ""
         return schedule_link(task.schedule_id, task._state.db, _links(task))
 
     @admin.display(description=_("scheduled for"))
@@ -175,6 +227,8 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
         """The progress that the task reported."""
+        if task.progress is None:
+            return ""
         return progress_bar(contents_of(task).mask.apply("progress", task.progress))
 
     @admin.display(description=_("arguments"))
@@ -190,11 +244,15 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("grouped calls"))
     def page_items(self, task: Task) -> SafeString | str:
         """The calls that it receives as a list."""
+        if task.item_count is None:
+            return ""
         return format_items(task)
 
     @admin.display(description=_("result"))
     def page_result(self, task: Task) -> SafeString | str:
         """The result, without the traceback, which has a field of its own."""
+        if contents_of(task).error:
+            return ""
         return self._value(task, "result")
 
     @admin.display(description=_("retry policy"))
@@ -214,12 +272,12 @@ class TaskFields(RunAgainAdmin):
 
     def _value(self, task: Task, part: str) -> SafeString | str:
         contents = contents_of(task)
+        if not contents.is_filled(part):
+            return ""
         value = contents.visible(part)
         shown = masked_json(part, value, contents.mask, contents.size(part), self._download_url(task, part))
         button = copy_button(gettext("Copy"), target=f"horsies-text-{part}", show_label=True)
-        return (
-            format_html('<div class="horsies-copied">{}{}</div>', shown, button) if contents.is_filled(part) else shown
-        )
+        return format_html('<div class="horsies-copied">{}{}</div>', shown, button)
 
     def _download_url(self, task: Task, part: str) -> str:
         return reverse(f"{self.admin_site.name}:{self._url_name('download')}", args=[task.pk, part])

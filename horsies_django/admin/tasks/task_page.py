@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from django.contrib.admin.utils import label_for_field, unquote
@@ -18,15 +18,12 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.compat import task_backends
 from ...core.results import OperationalCode
-from ...core.status import TaskStatus
 from ...db.now import Now
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
 from ...ops.diagnosis import Reason, RelatedRow, reasons_of
 from ...ops.diagnosis.not_retried import why_not_retried
 from ...ops.diagnosis.reason import HELD_FOR, and_more
-from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, error_data, with_payload_texts
 from ..ages import counted, relative_time
 from ..copy_button import COPY_CSS, COPY_JS
@@ -39,10 +36,8 @@ from .attempts import (
     attempt_rows,
     error_of,
     heartbeat_rows,
-    is_single_run,
     latest_attempts,
     latest_heartbeats,
-    process_of,
     timeline,
 )
 from .columns import IS_QUEUE_PAUSED
@@ -51,20 +46,6 @@ from .run_again import URL_NAME, linked_tasks
 
 #: The id of the block with the traceback at the top of the page.
 TRACEBACK: Final = "horsies-traceback-text"
-
-#: A task that is due within this time of its sending is due at once.
-_AT_ONCE: Final = timedelta(milliseconds=1)
-
-#: Columns that the page shows under another name.
-_COLUMNS: Final = {
-    "worker": "claimed_by_worker_id",
-    "schedule": "schedule_id",
-    "unique": "unique_key",
-    "items": "item_count",
-    "group": "group_key",
-    "rerun_of": "rerun_of_id",
-    "workflow": "workflow_id",
-}
 
 #: Fields in the whole width of the page.
 _WIDE: Final = frozenset({"page_policy", "page_unique", "page_metadata", "page_checkpoint", "page_items"})
@@ -134,7 +115,7 @@ OPTIONS: Final = Section(
         "unique_key",
         "page_unique",
         "page_group",
-        "backend",
+        "page_backend",
         "page_name",
         "page_metadata",
         "page_checkpoint",
@@ -160,23 +141,12 @@ class TaskPage(TaskFields):
 
     def _fields(self, section: Section, task: Any) -> list[PageField]:
         """Return the fields of a section that have a value."""
-        names = (name for name in section.names if self._is_filled(name, task))
+        values = {name: getattr(self, name, lambda row, name=name: getattr(row, name))(task) for name in section.names}
         return [
-            PageField(name, str(label_for_field(name, self.model, self)), self._field_value(name, task), name in _WIDE)
-            for name in names
+            PageField(name, str(label_for_field(name, self.model, self)), value, name in _WIDE)
+            for name, value in values.items()
+            if value not in (None, "", "-", 0)
         ]
-
-    def _field_value(self, name: str, task: Any) -> Any:
-        return getattr(self, name)(task) if hasattr(self, name) else getattr(task, name)
-
-    def _is_filled(self, name: str, task: Any) -> bool:
-        column = name.removeprefix("page_")
-        if column in _CONDITIONS:
-            return _CONDITIONS[column](task)
-        if column in PARTS:
-            return contents_of(task).is_filled(column)
-        value = getattr(task, _COLUMNS.get(column, column), True)
-        return value is not None and value != ""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """For the page, read the large columns as text, and the database's current time."""
@@ -288,54 +258,6 @@ def _node_of(task: Task) -> WorkflowTask | None:
 def _has_relevant_beats(task: Task) -> bool:
     """Return whether heartbeats tell something: the task is held, or its worker crashed."""
     return task.claimed or task.error_code == OperationalCode.WORKER_CRASHED
-
-
-def _is_due_shown(task: Any) -> bool:
-    """Return whether its first attempt is due later than it was sent."""
-    return task.attempt <= 1 and abs(task.enqueued_at - task.sent_at) > _AT_ONCE and not _is_retrying(task)
-
-
-def _is_retrying(task: Any) -> bool:
-    return bool(state_of(task, task.read_at) == State.RETRYING)  # the row keeps the time after the attempt has started
-
-
-def _is_start_shown(task: Any) -> bool:
-    """Return whether no list of attempts shows when it started."""
-    return task.started_at is not None and not any(
-        attempt.started_at == task.started_at for attempt in latest_attempts(task) if not is_single_run(task)
-    )
-
-
-def _is_wait_shown(task: Any) -> bool:
-    """Return whether it has waited since it was due, for its first attempt; the timeline has those of all attempts."""
-    is_due = task.due_at <= (task.started_at or task.finished_at or task.read_at)
-    return bool(task.attempt <= 1 and is_due and not task.blocked)
-
-
-#: Conditions of fields other than that their column has a value.
-_CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
-    "status": lambda task: True,
-    "attempts": lambda task: True,
-    "policy": lambda task: True,
-    "priority": lambda task: task.priority != 0,
-    "backend": lambda task: {*task_backends.settings} != {task.backend},
-    "result": lambda task: not contents_of(task).error and contents_of(task).is_filled("result"),
-    "id": lambda task: True,
-    "name": lambda task: True,
-    "enqueued_at": _is_due_shown,
-    "next_retry_at": _is_retrying,
-    "claimed_at": lambda task: task.claimed_at is not None and task.status == TaskStatus.CLAIMED,
-    "started_at": _is_start_shown,
-    "wait": _is_wait_shown,
-    "run": _is_start_shown,
-    "worker": lambda task: bool(task.claimed_by_worker_id) and (task.started_at is None or _is_start_shown(task)),
-    "process": lambda task: is_single_run(task) and bool(process_of(latest_attempts(task)[-1])),
-    "node_id": lambda task: task.page_node is not None and task.page_node.pk is not None,
-    "rerun_as": lambda task: bool(task.page_reruns),
-    "scheduled_for": lambda task: contents_of(task).slot is not None,
-    "run_after": lambda task: task.run_after is not None and task.run_after != task.enqueued_at,
-    "retention": lambda task: task.retention is not None or bool(task.retention_by_state),
-}
 
 
 def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartbeat]) -> set[str]:
