@@ -226,8 +226,6 @@ class DefaultOptions:
     retry_policy: RetryPolicy | None = _option(None, RETRY_POLICY)
     # Seconds.
     timeout: float | None = _option(None, seconds(0.001, LONGEST_DURATION, none="the worker's task_timeout"))
-    # Only of the states that differ from the queue's and the backend's.
-    retention: Mapping[str, timedelta | None] = _inherited_retention()
 
     def rules_between_keys(self, path: str) -> Iterator[Problem]:
         """Yield a problem where two keys contradict each other."""

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from .option_parsers import INHERIT, LONGEST_DURATION, RETENTION_STATES, parse_retention
-from .options import NO_DEFAULTS
 from .task_options import Retention
 
 #: The value for tasks that are kept for ever. NULL leaves the decision to the queue and the backend.
@@ -16,12 +15,12 @@ LONGEST: Final = timedelta(seconds=LONGEST_DURATION)
 _COMPLETED: Final = RETENTION_STATES[0]
 
 
-def stored_retention(value: object, default: Mapping[str, timedelta | None] = NO_DEFAULTS.retention) -> dict[str, Any]:
-    """Return the columns of a row for the option ``retention``; ``default`` applies to states that it does not name.
+def stored_retention(value: object) -> dict[str, Any]:
+    """Return the columns of a row for the option ``retention``.
 
     Completed tasks have a column of their own: thousands of them end each second. Raises ValueError.
     """
-    kept = {state: finite(duration) for state, duration in {**default, **parse_retention(value)}.items()}
+    kept = {state: finite(duration) for state, duration in parse_retention(value).items()}
     completed = kept.pop(_COMPLETED, None)
     by_state = {state: duration.total_seconds() for state, duration in kept.items()} or None
     return {"retention": completed, "retention_by_state": by_state}

@@ -288,7 +288,7 @@ class CallBuilder(Target):
             "max_retries": policy.max_retries if policy else 0,
             "retry_policy": policy.as_json() if policy else NO_RETRIES if task.max_attempts == 1 else None,
             "timeout": defaults.timeout if task.timeout is None else task.timeout,
-            **stored_retention(task.retention, defaults.retention),
+            **stored_retention(task.retention),
             "unique_key": task.unique_key,
             "good_until": task.good_until,
             "metadata": None if task.metadata is None else headers.encode_metadata(task.metadata, self._options),

@@ -32,11 +32,10 @@ from ..core.exceptions import (
     WorkerCrashed,
 )
 from ..core.names import name_of
-from ..core.option_parsers import INHERIT
 from ..core.options import NO_DEFAULTS
 from ..core.registry import registry
 from ..core.results import OperationalCode, OutcomeCode
-from ..core.retention import read_retention, stored_retention
+from ..core.retention import read_retention
 from ..core.retry import NO_RETRIES, RetryPolicy
 from ..core.serialization import decode, decode_call
 from ..core.status import AttemptOutcome, TaskStatus
@@ -225,18 +224,16 @@ def _with_row_options(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask
 
 
 def _overridden_options(task: HorsiesTask[..., Any], row: Task) -> dict[str, Any]:
-    """Return the row's timeout, retention and retry options, as far as they differ from the backend's defaults."""
+    """Return the row's retention, and its timeout and retry options if they differ from the backend's defaults."""
     from ..core.backends import config_of
 
     try:
         defaults = config_of(row.backend).defaults
     except (InvalidTask, ImproperlyConfigured):
         defaults = NO_DEFAULTS
-    retention = {"retention": row.retention, "retention_by_state": row.retention_by_state}
-    is_default = retention == stored_retention(INHERIT, defaults.retention)
     options: dict[str, Any] = {
         "timeout": None if row.timeout == defaults.timeout else row.timeout,
-        "retention": INHERIT if is_default else read_retention(row.retention, row.retention_by_state),
+        "retention": read_retention(row.retention, row.retention_by_state),
     }
     policy, is_single = RetryPolicy.read(row.retry_policy, row.pk), row.retry_policy == NO_RETRIES
     if policy != task.stored_policy(defaults) or is_single != (task.max_attempts == 1):

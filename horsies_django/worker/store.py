@@ -322,9 +322,9 @@ class WorkerStore:
     def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
         ended = [one for one in results if one.is_final]
-        claims = ((one.execution.claim, one.completion.is_success) for one in ended)
-        kinds = ((claim.backend, claim.queue_name, claim.retention, is_success) for claim, is_success in claims)
-        if retention.deletes_at_once(kinds, self._config.database):
+        claims = (one.execution.claim for one in ended if one.completion.is_success)
+        successes = ((claim.backend, claim.queue_name, claim.retention) for claim in claims)
+        if retention.deletes_at_once(successes, self._config.database):
             silent = [one.claim.task_id for one in ended if not signal_dispatcher.has_finished_receivers(one.claim)]
             with self.transaction():
                 prune.delete(prune.past_retention(self._tasks().filter(pk__in=silent)))

@@ -125,7 +125,6 @@ RULES = [
         "0.001 to 3.1536e+09 (seconds), or None (the worker's task_timeout)",
         [0, -1, "30", True, NAN, INFINITY],
     ),
-    (("defaults",), "retention", QUEUE_DURATION, NO_DURATIONS),
     (("admin",), "read_only", *switch()),
     (
         ("metrics",),
@@ -248,13 +247,13 @@ def test_a_retention_must_be_a_duration_or_a_dict(errors, value):
 def test_each_mistake_in_a_retention_by_state_is_a_separate_error(errors):
     wrong = {"failed": "soon", "fialed": 5}
 
-    found = errors({"queues": {"emails": {"retention": wrong}}, "defaults": {"retention": wrong}})
+    found = errors({"queues": {"emails": {"retention": wrong}}})
 
-    for section in (("queues", "emails", "retention"), ("defaults", "retention")):
-        bad, unknown = (next(one for one in found if path_of(section, key) in one.msg) for key in wrong)
-        assert bad.msg == f"{path_of(section, 'failed')} is 'soon'; allowed: {DURATION}."
-        assert (unknown.id, unknown.hint) == ("horsies.E001", "Did you mean 'failed'?")
-    assert len(found) == 4
+    section = ("queues", "emails", "retention")
+    bad, unknown = (next(one for one in found if path_of(section, key) in one.msg) for key in wrong)
+    assert bad.msg == f"{path_of(section, 'failed')} is 'soon'; allowed: {DURATION}."
+    assert (unknown.id, unknown.hint) == ("horsies.E001", "Did you mean 'failed'?")
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize("section", ["queues", "recovery", "worker", "admin", "metrics"])

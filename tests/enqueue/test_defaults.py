@@ -36,7 +36,7 @@ def sent(**options):
 
 
 def test_a_task_without_options_gets_the_projects_defaults(defaults):
-    defaults(max_attempts=4, backoff=5, timeout=60, retention="2d")
+    defaults(max_attempts=4, backoff=5, timeout=60)
 
     row = sent()
 
@@ -45,7 +45,7 @@ def test_a_task_without_options_gets_the_projects_defaults(defaults):
         [5.0],
         "constant",
     )
-    assert (row.timeout, row.retention) == (60, datetime.timedelta(days=2))
+    assert row.timeout == 60
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_row_has_the_policy_that_its_short_form_means(backoff, strategy, delay
     ids=repr,
 )
 def test_each_option_of_a_task_overrides_its_default(defaults, options, retries, intervals):
-    defaults(max_attempts=4, backoff=5, timeout=60, retention="2d")
+    defaults(max_attempts=4, backoff=5, timeout=60)
 
     row = sent(timeout=7, retention=None, **options)
 
@@ -101,7 +101,7 @@ def test_a_default_retry_policy_sets_the_delays_of_tasks_that_set_none(defaults)
 
 @pytest.mark.once
 def test_the_task_of_a_result_equals_the_sent_task_despite_the_defaults(defaults):
-    defaults(max_attempts=4, backoff=5, timeout=60, retention={"completed": "2d", "failed": "3d"})
+    defaults(max_attempts=4, backoff=5, timeout=60)
     job = jobs.triple
     differing = {"max_attempts": 1, "timeout": 8, "retention": "1h"}
 
@@ -110,7 +110,7 @@ def test_the_task_of_a_result_equals_the_sent_task_despite_the_defaults(defaults
     assert results[0].task == job
     assert [job.get_result(result.id) for result in results] == results
     again = results[1].task
-    assert (again.max_attempts, again.timeout, again.retention["completed"]) == (1, 8, datetime.timedelta(hours=1))
+    assert (again.max_attempts, again.timeout, again.retention) == (1, 8, datetime.timedelta(hours=1))
 
 
 def test_a_worker_retries_a_task_by_the_defaults(defaults):
@@ -124,12 +124,12 @@ def test_a_worker_retries_a_task_by_the_defaults(defaults):
 
 
 def test_all_bad_defaults_are_reported_at_once(defaults):
-    defaults(max_attempts=0, backof=5, retry_policy=3, timeout=-1, retention="soon")
+    defaults(max_attempts=0, backof=5, retry_policy=3, timeout=-1)
 
     messages = [str(problem) for problem in task_backends["default"].parsed.problems]
 
-    assert len(messages) == 5
-    for key in ("max_attempts", "backof", "retry_policy", "timeout", "retention"):
+    assert len(messages) == 4
+    for key in ("max_attempts", "backof", "retry_policy", "timeout"):
         assert any(f"TASKS['default']['OPTIONS']['defaults']['{key}']" in message for message in messages)
 
 

@@ -122,7 +122,7 @@ def test_a_task_finished_receiver_still_finds_a_task_with_retention_0(drain):
 
 
 def test_a_plain_retention_applies_only_to_completed_tasks(settings, drain):
-    configure(settings, queues={"brief": {"retention": 0}}, defaults={"retention": 0}, retention="1h")
+    configure(settings, queues={"brief": {"retention": 0}}, retention="1h")
     failing, month = jobs.failing, about(timedelta(days=30))
     kept_on = [
         failing.send(),
@@ -137,19 +137,31 @@ def test_a_plain_retention_applies_only_to_completed_tasks(settings, drain):
     assert TaskAttempt.objects.get(task=kept_on[1].id).traceback
 
 
+def test_a_setting_that_changes_applies_to_tasks_that_wait(settings, drain):
+    configure(settings, queues={"default": {"retention": "5d"}})
+    own = jobs.by_state.send(fails=False)  # {"completed": "2h", "failed": "3h"}
+    waiting = {jobs.plain.send(): timedelta(days=8), jobs.failing.send(): timedelta(days=9), own: timedelta(hours=2)}
+    configure(settings, queues={"default": {"retention": {"completed": "8d", "failed": "9d"}}})
+    drain(no_reaper=False)
+    assert [kept(handle) for handle in waiting] == [
+        about(timedelta(days=8)),
+        about(timedelta(days=9)),
+        about(timedelta(hours=2)),
+    ]
+
+
 def test_a_retention_by_state_overrides_that_of_the_levels_above(settings, drain):
     configure(
         settings,
         retention={"expired": "9d"},
         queues={"default": {"retention": {"completed": "8d", "cancelled": "7d", "failed": "7d"}}},
-        defaults={"retention": {"failed": "5d", "completed": "5d"}},
     )
     hour = timedelta(hours=1)
     job = jobs.by_state  # {"completed": "2h", "failed": "3h"}
     past = timezone.now() - timedelta(seconds=1)
     ends = {
-        jobs.plain.send(): timedelta(days=5),
-        jobs.failing.send(): timedelta(days=5),
+        jobs.plain.send(): timedelta(days=8),
+        jobs.failing.send(): timedelta(days=7),
         job.send(fails=False): 2 * hour,
         job.send(fails=True): 3 * hour,
         job.with_options(retention="4h").send(fails=False): 4 * hour,
