@@ -45,7 +45,7 @@ def create_pages() -> dict[str, str]:
     pages = {
         "index": reverse("admin:index"),
         "overview": _list("overview"),
-        "overview by task": _list("overview", "?by=task&period=24h"),
+        "overview of a day": _list("overview", "?period=24h"),
         "errors": _list("errorgroup", f"?period=7d&task={quote_plus(HOSTILE)}"),
         "error": _page("errorgroup", _FINGERPRINT, "?period=7d"),
         "running now": _list("task", "?state=running"),
