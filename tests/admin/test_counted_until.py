@@ -26,7 +26,7 @@ LAG = timedelta(minutes=12)
 
 def roll():
     """Roll up all attempts."""
-    while roll_up(task_backends["default"].config, set()).done:
+    while roll_up(task_backends["default"].config).done:
         pass
 
 

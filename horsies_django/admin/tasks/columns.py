@@ -30,6 +30,7 @@ from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...db.now import Now
 from ...models import Queue, Task, TaskAttempt, Worker, Workflow
 from ...ops.inspector.task_states import Wait, wait_of
+from ...ops.metrics.workers import HeldTasks, with_times, worker_status
 from ...ops.payload_view.excerpt import excerpt_of, with_short_arguments
 from ...ops.running import HOURS, NEAR_LIMIT, UsualRunTime, usual_run_times
 from ..ages import age, relative_time
@@ -37,7 +38,7 @@ from ..formatting import progress_bar
 from ..links import Links
 from ..lists.cells import cell, short, short_id
 from ..status_text import status_badge, wait_text
-from ..workers_queues.state_text import STATE_TIMES, is_online, worker_state
+from ..workers_queues.state_text import status_label
 
 #: Whether the queue of a task is paused.
 IS_QUEUE_PAUSED: Final = Exists(Queue.objects.filter(name=OuterRef("queue_name"), paused=True))
@@ -87,7 +88,8 @@ def complete_held_rows(rows: Sequence[Any], links: Links) -> None:
     keys = {row.claimed_by_worker_id for row in rows} - {None}
     workers: dict[str, Any] = {}
     if keys and links.can_view(Worker):
-        workers = Worker.objects.using(database).annotate(**STATE_TIMES).in_bulk(keys)
+        found = with_times(Worker.objects.using(database).filter(pk__in=keys))
+        workers = {worker.pk: worker_status(worker, HeldTasks()) for worker in found}
     for row in rows:
         row.usual, row.worker = usual.get(row.task_name), workers.get(row.claimed_by_worker_id)
 
@@ -146,8 +148,8 @@ class TaskColumns:
         if not worker:
             return cell(queue)
         words = format_html('<span title="{}">{}</span>', worker, short(worker))
-        row = getattr(task, "worker", None)
-        note = worker_state(row) if row is not None and not is_online(row) else ""
+        status = getattr(task, "worker", None)
+        note = status_label(status) if status is not None and not status.is_online else ""
         return cell(queue, task.page_links.to_list(Task, words, worker=worker), note)
 
     @admin.display(description=_("id"))

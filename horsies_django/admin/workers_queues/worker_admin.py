@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import Count, QuerySet
+from django.db import DEFAULT_DB_ALIAS
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.urls import NoReverseMatch, reverse
@@ -26,13 +27,14 @@ from ...db.expressions import SecondsUntil
 from ...db.fields import strings_in
 from ...models import Task, Worker
 from ...models.worker import WorkerQuerySet
+from ...ops.metrics.workers import count_held, with_times, worker_status
 from ..actions.admin_action import AdminAction
 from ..ages import age
 from ..base import queue_database
 from ..formatting import time_column
 from ..links import Links, can_view
 from ..live_columns import LiveAdmin, live_column
-from .state_text import STATE_TIMES, format_load, is_responding, worker_state
+from .state_text import format_load, status_label
 
 STOP: Final = AdminAction(
     name="stop",
@@ -103,55 +105,32 @@ class HeldTask:
         return age(self.seconds, self.started_at, "full")
 
 
-@dataclass(slots=True)
-class WorkerLoad:
-    """What a worker holds: numbers by kind and, if requested, its oldest tasks."""
+def attach_status(workers: Sequence[Any], *, named: bool) -> None:
+    """Set each worker's status and, if ``named``, the tasks that it has held for longest. Takes at most two statements.
 
-    sync: int = 0
-    coroutines: int = 0
-    held_tasks: list[HeldTask] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """The number of held tasks."""
-        return self.sync + self.coroutines
-
-
-def worker_loads(worker_ids: Collection[str], database: str | None, *, named: bool) -> dict[str, WorkerLoad]:
-    """Return what each worker holds, by the index of held rows. Takes two statements, one without names."""
-    found: dict[str, WorkerLoad] = defaultdict(WorkerLoad)
-    held = Task.objects.using(database).active().filter(claimed_by_worker_id__in=worker_ids).order_by()
-    for worker_id, is_async, count in held.values_list("claimed_by_worker_id", "is_async").annotate(Count("pk")):
-        if is_async:
-            found[worker_id].coroutines += count
-        else:
-            found[worker_id].sync += count
-    if not named:
-        return found
+    Both read the index of held rows.
+    """
+    database = queue_database() or DEFAULT_DB_ALIAS
+    held = count_held(database, Q(claimed_by_worker_id__in=[worker.pk for worker in workers]))
+    tasks = defaultdict[str, list[HeldTask]](list)
     columns = ("claimed_by_worker_id", "pk", "task_name", "status", "started_at", SecondsUntil("started_at"))
-    oldest = held.order_by("claimed_at")[:MAX_HELD]
+    rows = Task.objects.using(database).active().filter(claimed_by_worker_id__in=[worker.pk for worker in workers])
+    oldest = rows.order_by("claimed_at")[:MAX_HELD] if named else rows.none()
     for worker_id, key, name, status, started_at, seconds in oldest.values_list(*columns):
         running_for = None if seconds is None else -seconds
-        found[worker_id].held_tasks.append(HeldTask(key, name, status == TaskStatus.RUNNING, started_at, running_for))
-    return found
+        tasks[worker_id].append(HeldTask(key, name, status == TaskStatus.RUNNING, started_at, running_for))
+    for worker in workers:
+        worker.status, worker.held_tasks = worker_status(worker, held), tasks[worker.pk]
 
 
 class WorkerList(ChangeList):
     """Lists workers with their load."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the load of the page's workers at once."""
+        """Read the status of the page's workers at once."""
         super().get_results(request)
-        workers = list(self.result_list)
-        attach_worker_loads(workers, named=can_view(self.model_admin.admin_site, request, Task))
-        self.result_list = workers
-
-
-def attach_worker_loads(workers: list[Any], *, named: bool) -> None:
-    """Set each worker's load; ``named`` adds task names, for users who may view tasks."""
-    found = worker_loads([worker.pk for worker in workers], queue_database(), named=named)
-    for worker in workers:
-        worker.load = found.get(worker.pk, WorkerLoad())
+        self.result_list = list(self.result_list)
+        attach_status(self.result_list, named=can_view(self.model_admin.admin_site, request, Task))
 
 
 class WorkerAdmin(LiveAdmin):
@@ -197,8 +176,7 @@ class WorkerAdmin(LiveAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Annotate the times of its state, by the database's clock."""
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(**STATE_TIMES)
-        return rows
+        return with_times(super().get_queryset(request))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the change list with the workers' load."""
@@ -207,9 +185,9 @@ class WorkerAdmin(LiveAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the tasks that it runs."""
         if (worker := kwargs.get("obj")) is not None:
-            attach_worker_loads([worker], named=can_view(self.admin_site, request, Task))
-            rows = [(hold, self._task_address(hold), hold.shown_age) for hold in worker.load.held_tasks]
-            many = format_task_count(worker.load.count)
+            attach_status([worker], named=can_view(self.admin_site, request, Task))
+            rows = [(hold, self._task_address(hold), hold.shown_age) for hold in worker.held_tasks]
+            many = format_task_count(worker.status.held)
             context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
             links, query = Links(self.admin_site, request), {"worker": worker.pk, "state": "active", "kind": "all"}
             running = links.to_list(Task, _("Running now"), **query)
@@ -218,10 +196,12 @@ class WorkerAdmin(LiveAdmin):
 
     def _summary(self, worker: Any) -> list[tuple[Any, Any]]:
         return [
-            (_("state"), worker_state(worker)),
-            (_("load"), _load(worker)),
+            (_("state"), status_label(worker.status)),
+            (_("load"), format_load(worker.status)),
             (_("memory"), filesizeformat(worker.memory) if worker.memory else "-"),
-            *([(_("last heartbeat"), format_last_beat(worker))] if is_responding(worker) else []),  # else in its state
+            *(
+                [(_("last heartbeat"), format_last_beat(worker))] if worker.status.is_responding else []
+            ),  # else in its state
         ]
 
     def _task_address(self, holding: HeldTask) -> str | None:
@@ -242,22 +222,22 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("state"))
     def shown_state(self, worker: Any) -> SafeString | str:
         """Whether it is alive, stands still, is stopping or quiet."""
-        return worker_state(worker)
+        return status_label(worker.status)
 
     @live_column
     @admin.display(description=_("load"))
     def shown_load(self, worker: Any) -> str:
         """How many of its slots are taken."""
-        return _load(worker)
+        return format_load(worker.status)
 
     @live_column
     @admin.display(description=_("tasks in progress"))
     def shown_tasks(self, worker: Any) -> SafeString | str:
         """The tasks held for longest, as links; only their number for users who may not view tasks."""
-        lines: list[tuple[str]] = [self._line(hold) for hold in worker.load.held_tasks[:MAX_NAMED]]
+        lines: list[tuple[str]] = [self._line(hold) for hold in worker.held_tasks[:MAX_NAMED]]
         if not lines:
-            return format_task_count(worker.load.count)
-        more = worker.load.count - len(lines)
+            return format_task_count(worker.status.held)
+        more = worker.status.held - len(lines)
         if more:
             lines.append((fill_numbers(ngettext("and %d more", "and %d more", more), more),))
         return format_html_join("", "<div>{}</div>", lines)
@@ -276,7 +256,7 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("started, version"))
     def shown_age(self, worker: Any) -> SafeString:
         """When it started, and its version."""
-        ran = (worker.last_beat_at - worker.started_at).total_seconds() - worker.beats_in
+        ran = (worker.last_beat_at - worker.started_at).total_seconds() - worker.beat_in
         started = age(ran, worker.started_at)
         return format_html('{} <span class="quiet">{}</span>', started, worker.version)
 
@@ -298,10 +278,6 @@ class WorkerAdmin(LiveAdmin):
         return served
 
 
-def _load(worker: Any) -> str:
-    return format_load(worker.load.sync, worker.threads, worker.load.coroutines, worker.async_slots)
-
-
 def format_task_count(count: int) -> str:
     """Return a number of tasks in words, or a dash."""
     return fill_numbers(ngettext("%d task", "%d tasks", count), count) if count else "-"
@@ -309,4 +285,4 @@ def format_task_count(count: int) -> str:
 
 def format_last_beat(worker: Any) -> SafeString:
     """Return the time since its last heartbeat."""
-    return age(-worker.beats_in, worker.last_beat_at)
+    return age(-worker.beat_in, worker.last_beat_at)

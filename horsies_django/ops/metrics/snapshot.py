@@ -209,7 +209,7 @@ def collect(options: Options, *, with_trends: bool = False, also: str | None = N
         tuple(queues),
         due.is_more or len(unnamed) > MAX_OTHER_QUEUES,
         due,
-        tuple(worker_statuses(database, options.recovery, held.workers)),
+        tuple(worker_statuses(database, options.recovery, held)),
         workflows.counts(answers),
         tuple(workflows.newest_ids(answers)),
         tuple(workflows.failed_ids(answers)),

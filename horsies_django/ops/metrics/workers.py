@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Q, QuerySet
@@ -25,8 +26,8 @@ MAX_WORKERS = 200
 class HeldTasks:
     """Counts of held tasks by queue and status, and by worker and kind (True: coroutines)."""
 
-    queues: Counter[tuple[str, str]]
-    workers: Counter[tuple[str, bool]]
+    queues: Counter[tuple[str, str]] = field(default_factory=Counter)
+    workers: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
     def of_queue(self, queue: str) -> int:
         """Return how many tasks of a queue are held."""
@@ -38,7 +39,7 @@ class WorkerStatus:
     """A worker: its slots of each kind and how many are taken, its queues, and the seconds since its last heartbeat.
 
     It sends a heartbeat every ``beat_interval`` seconds. ``is_alive`` unless it is offline. ``stalled_for`` is the
-    seconds for which it has stood still; None: it goes on.
+    seconds for which it has stood still, since ``stalled_since``; None: it goes on.
     """
 
     id: str
@@ -58,11 +59,18 @@ class WorkerStatus:
     is_stopping: bool
     is_quiet: bool
     stalled_for: float | None
+    last_beat_at: datetime
+    stalled_since: datetime | None
 
     @property
     def is_responding(self) -> bool:
         """Whether its heartbeats arrive."""
         return self.liveness is Liveness.ONLINE
+
+    @property
+    def is_online(self) -> bool:
+        """Whether its heartbeats arrive and it does not stand still."""
+        return self.is_responding and self.stalled_for is None
 
     @property
     def may_claim(self) -> bool:
@@ -94,7 +102,8 @@ class WorkerStatus:
 
     def as_json(self) -> dict[str, Any]:
         """Return the dict that ``horsies_status --json`` prints. Times are in seconds."""
-        return asdict(self) | {"held": self.held, "load": self.load}
+        facts = asdict(self) | {"held": self.held, "load": self.load}
+        return {name: fact for name, fact in facts.items() if name not in ("last_beat_at", "stalled_since")}
 
 
 def count_held(database: str, only: Q | None = None) -> HeldTasks:
@@ -102,7 +111,7 @@ def count_held(database: str, only: Q | None = None) -> HeldTasks:
 
     Their index has no more rows than the workers have slots.
     """
-    found = HeldTasks(Counter(), Counter())
+    found = HeldTasks()
     rows = Task.objects.using(database).active().filter(only or Q()).order_by()
     columns = ("status", "queue_name", "claimed_by_worker_id", "is_async")
     for status, queue, worker, is_async, count in rows.values_list(*columns).annotate(Count("pk")):
@@ -111,26 +120,23 @@ def count_held(database: str, only: Q | None = None) -> HeldTasks:
     return found
 
 
-def worker_statuses(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> list[WorkerStatus]:
+def worker_statuses(database: str, recovery: RecoveryOptions, held: HeldTasks) -> list[WorkerStatus]:
     """Return the workers, those with the latest heartbeat first."""
-    workers: QuerySet[Any] = Worker.objects.using(database).annotate(
+    workers = with_times(Worker.objects.using(database)).order_by("-last_beat_at", "pk")[:MAX_WORKERS]
+    return [worker_status(worker, held, recovery) for worker in workers]
+
+
+def with_times(workers: QuerySet[Worker]) -> QuerySet[Any]:
+    """Annotate the times that :func:`worker_status` needs, by the database's clock."""
+    annotated: QuerySet[Any] = workers.annotate(
         beat_in=SecondsUntil("last_beat_at"), stalled_in=SecondsUntil("stalled_since")
     )
-    return [
-        _worker_status(worker, recovery_of(worker.backend, recovery), holding)
-        for worker in workers.order_by("-last_beat_at", "pk")[:MAX_WORKERS]
-    ]
+    return annotated
 
 
-def recovery_of(backend: str, default: RecoveryOptions | None = None) -> RecoveryOptions:
-    """Return the recovery options of a worker's backend; ``default`` if these settings do not have the backend."""
-    known = task_backends[backend] if backend in task_backends.settings else None
-    if isinstance(known, ConfiguredBackend):
-        return known.parsed.options.recovery
-    return default or RecoveryOptions()
-
-
-def _worker_status(worker: Any, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> WorkerStatus:
+def worker_status(worker: Any, held: HeldTasks, default: RecoveryOptions | None = None) -> WorkerStatus:
+    """Return the status of a row with these times; ``default`` if these settings do not have its backend."""
+    recovery = _recovery_of(worker.backend, default)
     beat_ago = max(0.0, -worker.beat_in)
     liveness = liveness_of(beat_ago, recovery)
     return WorkerStatus(
@@ -139,9 +145,9 @@ def _worker_status(worker: Any, recovery: RecoveryOptions, holding: Counter[tupl
         worker.hostname,
         worker.pid,
         worker.threads,
-        holding[worker.pk, False],
+        held.workers[worker.pk, False],
         worker.async_slots,
-        holding[worker.pk, True],
+        held.workers[worker.pk, True],
         tuple(strings_in(worker.queues)),
         tuple(strings_in(worker.excluded_queues)),
         beat_ago,
@@ -151,4 +157,13 @@ def _worker_status(worker: Any, recovery: RecoveryOptions, holding: Counter[tupl
         worker.stop_requested_at is not None,
         worker.quiet_since is not None,
         None if worker.stalled_in is None else max(0.0, -worker.stalled_in),
+        worker.last_beat_at,
+        worker.stalled_since,
     )
+
+
+def _recovery_of(backend: str, default: RecoveryOptions | None) -> RecoveryOptions:
+    known = task_backends[backend] if backend in task_backends.settings else None
+    if isinstance(known, ConfiguredBackend):
+        return known.parsed.options.recovery
+    return default or RecoveryOptions()
