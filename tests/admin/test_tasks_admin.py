@@ -118,7 +118,7 @@ def test_progress_is_shown_in_the_list_and_on_the_page(staff, progress, shown):
 
     assert shown in client.get(LIST).content.decode()
     html = page(client, handle)
-    assert shown in html
+    assert shown in html if shown != ">-<" else "field-page_progress" not in html
     assert "&quot;row&quot;: 17" in html
 
 
