@@ -20,8 +20,16 @@ from .config import WorkerConfig
 from .spawner import Child
 from .started_registry import Activity
 
+logger = logging.getLogger("horsies_django.worker")
+
 #: Seconds without a turn of its loop after which a supervisor counts as stuck; a turn takes about a second at most.
 STUCK_AFTER: Final = 10.0
+
+#: Seconds between two writes.
+_FILE_INTERVAL: Final = 1.0
+
+#: Probes may run as other users.
+_FILE_MODE: Final = 0o644
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +147,6 @@ def _is_up(child: Child) -> bool:
 
 def _sum(first: Activity, second: Activity) -> Activity:
     return Activity(*(one + other for one, other in zip(first, second, strict=True)))
-
-
-logger = logging.getLogger("horsies_django.worker")
-
-#: Seconds between two writes.
-_FILE_INTERVAL: Final = 1.0
-
-#: Probes may run as other users.
-_FILE_MODE: Final = 0o644
 
 
 class HeartbeatFile:
