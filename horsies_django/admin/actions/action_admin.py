@@ -77,7 +77,7 @@ class ActionAdmin(ReadOnlyAdmin):
         """Return the buttons of a row's page, each with its URL: the actions that apply to it."""
         if row is None:
             return []
-        actions = (action for action in self.allowed_actions(request) if action.has_button_for(row))
+        actions = (action for action in self.allowed_actions(request) if action.applies_to(row))
         return [(action, self.action_url(row.pk, action)) for action in actions]
 
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:

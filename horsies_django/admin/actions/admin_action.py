@@ -34,7 +34,7 @@ class AdminAction:
         question: The title of the confirmation page, with the placeholder ``rows``. Empty: the label.
         act: Applies it to those rows whose state allows it; returns how many it changed.
         message: Returns the message for a number of changed rows, with ``%d`` in its place.
-        applies_to: Returns whether the page of a row has its button. None: as ``statuses`` say.
+        has_button: Returns whether the page of a row has its button. None: as ``statuses`` say.
         statuses: The statuses that allow it; its button counts only such rows. None: any.
         logged_columns: Columns whose changes are written to the admin's log.
         permission: The permission's name, if it is another action's.
@@ -48,7 +48,7 @@ class AdminAction:
     question: _StrPromise | str = ""
     act: Callable[..., int]
     message: Callable[[int], str]
-    applies_to: Callable[[Any], bool] | None = None
+    has_button: Callable[[Any], bool] | None = None
     statuses: Collection[str] | None = None
     logged_columns: tuple[str, ...] = ("status",)
     permission: str = ""
@@ -75,10 +75,10 @@ class AdminAction:
         question = str(self.question) % {"rows": rows} if self.question else f"{self.label}?"
         return question[:1].upper() + question[1:]
 
-    def has_button_for(self, row: Any) -> bool:
+    def applies_to(self, row: Any) -> bool:
         """Return whether the page of a row has the button."""
-        if self.applies_to is not None:
-            return self.applies_to(row)
+        if self.has_button is not None:
+            return self.has_button(row)
         return self.statuses is None or row.status in self.statuses
 
     def log_label(self, values: dict[str, Any]) -> str:

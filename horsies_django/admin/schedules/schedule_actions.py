@@ -38,7 +38,7 @@ ENABLE: Final = AdminAction(
     list_label=_("Enable selected schedules"),
     act=ScheduleQuerySet.enable,
     message=lambda count: ngettext("%d schedule enabled.", "%d schedules enabled.", count),
-    applies_to=lambda schedule: not schedule.enabled,
+    has_button=lambda schedule: not schedule.enabled,
     logged_columns=("enabled", "next_run_at"),
 )
 
@@ -48,7 +48,7 @@ DISABLE: Final = AdminAction(
     list_label=_("Disable selected schedules"),
     act=ScheduleQuerySet.disable,
     message=lambda count: ngettext("%d schedule disabled.", "%d schedules disabled.", count),
-    applies_to=lambda schedule: schedule.enabled or schedule.disabled_by == DisabledBy.CODE,
+    has_button=lambda schedule: schedule.enabled or schedule.disabled_by == DisabledBy.CODE,
     logged_columns=("enabled",),
 )
 

@@ -36,7 +36,7 @@ RETRY: Final = AdminAction(
     list_label=_("Retry selected tasks"),
     act=TaskQuerySet.retry,
     message=lambda count: ngettext("%d task re-queued.", "%d tasks re-queued.", count),
-    applies_to=_can_retry,
+    has_button=_can_retry,
     statuses=TASK_RETRYABLE_STATES,
 )
 
@@ -57,7 +57,7 @@ CANCEL_RUNNING: Final = AdminAction(
     list_label=_("Cancel, and stop if running"),
     act=partial(TaskQuerySet.cancel, include_running=True),
     message=_cancelled,
-    applies_to=lambda task: task.status == TaskStatus.RUNNING,
+    has_button=lambda task: task.status == TaskStatus.RUNNING,
     statuses=TASK_LIVE_STATES,
     permission="cancel",
     warning=_(
@@ -72,7 +72,7 @@ RUN_NOW: Final = AdminAction(
     list_label=_("Run scheduled and retrying tasks now"),
     act=TaskQuerySet.run_now,
     message=lambda count: ngettext("%d task is now due.", "%d tasks are now due.", count),
-    applies_to=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.blocked,
+    has_button=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.blocked,
     statuses=(TaskStatus.PENDING,),
     logged_columns=("enqueued_at",),
 )

@@ -55,7 +55,7 @@ PAUSE: Final = AdminAction(
     list_label=_("Pause selected queues"),
     act=QueueQuerySet.pause,
     message=lambda count: ngettext("%d queue paused.", "%d queues paused.", count),
-    applies_to=lambda queue: not queue.paused,
+    has_button=lambda queue: not queue.paused,
     logged_columns=("paused",),
 )
 
@@ -65,7 +65,7 @@ RESUME: Final = AdminAction(
     list_label=_("Resume selected queues"),
     act=QueueQuerySet.resume,
     message=lambda count: ngettext("%d queue resumed.", "%d queues resumed.", count),
-    applies_to=lambda queue: queue.paused,
+    has_button=lambda queue: queue.paused,
     logged_columns=("paused",),
 )
 

@@ -43,7 +43,7 @@ STOP: Final = AdminAction(
     list_label=_("Stop selected workers gracefully"),
     act=WorkerQuerySet.request_stop,
     message=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count),
-    applies_to=lambda worker: worker.stop_requested_at is None,
+    has_button=lambda worker: worker.stop_requested_at is None,
     logged_columns=("stop_requested_at",),
     warning=_(
         "The worker claims no more tasks, finishes the running ones, however long they take, and then exits. "
@@ -60,7 +60,7 @@ QUIET: Final = AdminAction(
     list_label=_("Quiet selected workers"),
     act=WorkerQuerySet.quiet,
     message=lambda count: ngettext("%d worker is quiet.", "%d workers are quiet.", count),
-    applies_to=lambda worker: worker.quiet_since is None and worker.stop_requested_at is None,
+    has_button=lambda worker: worker.quiet_since is None and worker.stop_requested_at is None,
     logged_columns=("quiet_since",),
     warning=_(
         "The worker claims no more tasks, gives back those that have not started, finishes the running ones, and stays "
@@ -74,7 +74,7 @@ RESUME: Final = AdminAction(
     list_label=_("Resume selected workers"),
     act=WorkerQuerySet.resume,
     message=lambda count: ngettext("%d worker resumed.", "%d workers resumed.", count),
-    applies_to=lambda worker: worker.quiet_since is not None,
+    has_button=lambda worker: worker.quiet_since is not None,
     logged_columns=("quiet_since",),
     permission="quiet",
 )

@@ -155,7 +155,7 @@ PAUSE: Final = AdminAction(
     list_label=_("Pause selected workflows"),
     act=_for_each(control.pause),
     message=lambda count: ngettext("%d workflow paused.", "%d workflows paused.", count),
-    applies_to=lambda workflow: workflow.status == WorkflowStatus.RUNNING,
+    has_button=lambda workflow: workflow.status == WorkflowStatus.RUNNING,
 )
 
 RESUME: Final = AdminAction(
@@ -165,7 +165,7 @@ RESUME: Final = AdminAction(
     list_label=_("Resume selected workflows"),
     act=_for_each(control.resume),
     message=lambda count: ngettext("%d workflow resumed.", "%d workflows resumed.", count),
-    applies_to=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
+    has_button=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
 )
 
 RETRY: Final = RetryAction(
@@ -177,7 +177,7 @@ RETRY: Final = RetryAction(
     message=lambda count: ngettext(
         "Failed nodes of %d workflow re-queued.", "Failed nodes of %d workflows re-queued.", count
     ),
-    applies_to=has_failed,
+    has_button=has_failed,
     warning=_("Nodes that failed or were skipped run again, also in subworkflows. Completed nodes do not."),
 )
 
@@ -188,7 +188,7 @@ SEND_EVENT: Final = EventAction(
     list_label=_("Send an event to selected workflows"),
     act=_for_each(_send_event),
     message=lambda count: ngettext("Event sent to %d workflow.", "Event sent to %d workflows.", count),
-    applies_to=is_live,
+    has_button=is_live,
     logged_columns=(),
     form=EventForm,
 )
@@ -200,7 +200,7 @@ CANCEL: Final = AdminAction(
     list_label=_("Cancel selected workflows"),
     act=_for_each(control.cancel),
     message=_cancelled,
-    applies_to=is_live,
+    has_button=is_live,
     warning=_(
         "Nodes that have not started are skipped, here and in all subworkflows. Running tasks finish and keep "
         "their results. “Retry failed nodes” runs skipped nodes later."
@@ -214,7 +214,7 @@ CANCEL_RUNNING: Final = AdminAction(
     list_label=_("Cancel selected workflows and stop running tasks"),
     act=_for_each(partial(control.cancel, include_running=True)),
     message=_cancelled,
-    applies_to=has_running_bodies,
+    has_button=has_running_bodies,
     permission="cancel",
     warning=_(
         "Nodes that have not started are skipped, here and in all subworkflows. Running tasks are asked to "
