@@ -14,7 +14,7 @@ from ..core.dry_run import is_dry_run
 from ..core.ids import uuid7
 from ..enqueue.nodes import NodeKey
 from ..workflows.compile import NAME_LENGTH, is_name
-from .calls import Columns, NodeColumns, nodes_of_calls
+from .calls import Columns, NodeColumns
 from .handle import BatchHandle
 
 
@@ -76,7 +76,7 @@ class Batch:
         """Add a call for each dict of keyword arguments. See :meth:`add`."""
         if self._handle is not None:
             return self._handle.add_many(task, calls)
-        return self._add(nodes_of_calls(self._node_columns, task, calls))
+        return self._add(self._node_columns.nodes_of_calls(task, calls))
 
     def start(self) -> BatchHandle:
         """Start the batch as part of the current transaction. A batch without calls ends at once.

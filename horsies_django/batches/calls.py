@@ -14,7 +14,7 @@ from ..core.workflow_status import Join
 from ..enqueue.call_builder import CallBuilder
 from ..enqueue.nodes import MapNode, TaskNode
 from ..enqueue.task import HorsiesTask
-from ..workflows.node_options import CALL_COLUMNS, NodeOptionsResolver, ResolvedOptions
+from ..workflows.node_options import NodeOptionsResolver, ResolvedOptions
 
 #: Parameters that a batch fills unless a call has them.
 BATCH_ID: Final = "batch_id"
@@ -56,6 +56,10 @@ class NodeColumns:
         limit_key = builder.partial_limit_key(named, _NONE)
         return {**self._columns(resolved), "kwargs": arguments.kwargs, "limit_key": limit_key}
 
+    def nodes_of_calls(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[Columns]:
+        """Return the columns of one call for each dict of keyword arguments."""
+        return [self.node_of_call(task, (), kwargs) for kwargs in calls]
+
     def node_of_callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
         """Return the columns of a callback's node: a task, or ``task.node(…)(…)`` with its own options and arguments.
 
@@ -76,9 +80,7 @@ class NodeColumns:
 
     def node_of_calls(self) -> Columns:
         """Return the columns of the node that stands for all calls."""
-        nothing = dict.fromkeys(CALL_COLUMNS)
-        same = {"backend": self.alias, "queue_name": "default", "priority": 0, "is_async": False, "max_retries": 0}
-        return {**nothing, **same, "typed_payload": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
+        return {"backend": self.alias, "queue_name": "default", "typed_payload": self._options.serializer == "rich"}
 
     def _columns(self, resolved: ResolvedOptions) -> Columns:
         """Return the columns of a task with the headers of the current context."""
@@ -96,11 +98,6 @@ class NodeColumns:
     def _with_id(self, builder: CallBuilder, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         wants_id = BATCH_ID in builder.parameters.by_name and BATCH_ID not in kwargs
         return {**kwargs, BATCH_ID: self._batch_id} if wants_id else dict(kwargs)
-
-
-def nodes_of_calls(calls: NodeColumns, task: Any, given: Iterable[Mapping[str, Any]]) -> list[Columns]:
-    """Return the columns of one call for each dict of keyword arguments."""
-    return [calls.node_of_call(task, (), kwargs) for kwargs in given]
 
 
 def _named(builder: CallBuilder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ..core.dry_run import is_dry_run
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue.nodes import NodeKey
 from ..workflows.handle import WorkflowHandle
-from .calls import Columns, NodeColumns, nodes_of_calls
+from .calls import Columns, NodeColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class BatchHandle(WorkflowHandle[list[Any]]):
 
     def add_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[NodeKey[Any]]:
         """Add a call for each dict of keyword arguments, all of them or none. See :meth:`add`."""
-        return self._add(nodes_of_calls(self._calls, task, calls))
+        return self._add(self._calls.nodes_of_calls(task, calls))
 
     async def aprogress(self) -> BatchProgress:
         """See :meth:`progress`."""

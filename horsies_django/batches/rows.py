@@ -14,6 +14,7 @@ from ..core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ..db.now import Now
 from ..models import Workflow, WorkflowTask
 from ..workflows import lifecycle
+from ..workflows.compile import EMPTY_NODE
 from ..workflows.control import locked
 from ..workflows.engine import start_nodes
 from ..workflows.engine.advance import Engine
@@ -51,13 +52,14 @@ def start(
             open_count=1 + len(callbacks),
             started_at=Now(),
         ).save(using=database, force_insert=True)
-        nodes = [_step(CALLS_NODE, NodeKind.MAP, dependents=range(1, 1 + len(callbacks)), **head)]
+        waits = {"kind": NodeKind.TASK.value, "waits_for": [CALLS_INDEX], "open_deps": 1}
+        steps: list[Columns] = [
+            {"node_id": CALLS_NODE, "kind": NodeKind.MAP.value, "dependents": [*range(1, 1 + len(callbacks))], **head}
+        ]
         for callback, columns in callbacks.items():
-            runs_anyway = callback == "on_complete"
-            nodes.append(
-                _step(callback, NodeKind.TASK, waits_for=[CALLS_INDEX], allow_failed_deps=runs_anyway, **columns)
-            )
-        nodes = [{"workflow_id": batch_id, "task_index": index, **node} for index, node in enumerate(nodes)]
+            steps.append({"node_id": callback, **waits, "allow_failed_deps": callback == "on_complete", **columns})
+        same = {**EMPTY_NODE, "workflow_id": batch_id}
+        nodes = [{**same, "task_index": index, **step} for index, step in enumerate(steps)]
         insert_nodes(database, nodes)
         create_limits_after_commit(database, nodes)
         engine = Engine.on(database)
@@ -114,13 +116,6 @@ def _insert_calls(engine: Engine, batch_id: UUID, calls: Sequence[Columns], *, f
     engine.nodes.filter(workflow=batch_id, task_index=CALLS_INDEX).update(open_deps=F("open_deps") + count)
     new = call_nodes(engine.nodes, batch_id).filter(task_index__gte=index).order_by("task_index")
     engine.advance([], list(new.values_list("pk", flat=True)))
-
-
-def _step(node_id: str, kind: NodeKind, **columns: Any) -> dict[str, Any]:
-    """Return the columns of a node that is not a call's; all of these have the same columns."""
-    columns = {"waits_for": [], "dependents": [], "allow_failed_deps": False, **columns}
-    columns["dependents"] = list(columns["dependents"])
-    return {"node_id": node_id, "kind": kind.value, "open_deps": len(columns["waits_for"]), **columns}
 
 
 def count(database: str, batch_id: UUID) -> dict[str, int]:

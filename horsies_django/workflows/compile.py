@@ -31,7 +31,7 @@ _TEXT: Final = f"a text of 1 to {NAME_LENGTH} characters"
 _ON_ERROR: Final = {text: str(word) for word in OnError for text in (str(word), str(word).lower())}
 
 #: The columns of a node that has none of the options. Every node has the same columns.
-_EMPTY: Final[Mapping[str, Any]] = {
+EMPTY_NODE: Final[Mapping[str, Any]] = {
     **dict.fromkeys(CALL_COLUMNS),
     "backend": "",
     "queue_name": "",
@@ -39,6 +39,14 @@ _EMPTY: Final[Mapping[str, Any]] = {
     "is_async": False,
     "typed_payload": False,
     "max_retries": 0,
+    "waits_for": (),
+    "open_deps": 0,
+    "dependents": (),
+    "join": "all",
+    "min_success": None,
+    "allow_failed_deps": False,
+    "run_when": None,
+    "skip_when": None,
     "kwargs": {},
     "args_from": {},
     "values_from": {},
@@ -200,7 +208,7 @@ def _node(index: int, node: Node[Any], topology: Topology, resolver: NodeOptions
     node_errors: list[NodeError] = [*node.errors, *own.errors]
     waits_for = topology.waits_for[index]
     columns: Columns = {
-        **_EMPTY,
+        **EMPTY_NODE,
         **own.columns,
         **_step(node, len(waits_for), node_errors),
         "task_index": index,

@@ -26,6 +26,31 @@ W = TypeVar("W", bound=Workflow[Any])
 _RESERVED: Final = frozenset({"build", "build_with", "node"})
 
 
+def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
+    """Wrap a ``build_with``: check the workflow that it returns, and set the definition's key."""
+
+    @functools.wraps(function)
+    def build_with(cls: type[WorkflowDefinition[Any]], /, *args: Any, **params: Any) -> Workflow[Any]:
+        errors = _errors_of_class(cls)
+        try:
+            with building(cls, has_arguments=bool(args or params)):
+                workflow = function(cls, *args, **params)
+        except InvalidWorkflow as error:
+            raise InvalidWorkflow([*errors, *error.mistakes]) from error
+        if isinstance(workflow, Workflow):
+            _check_output(cls, workflow, errors)
+        else:
+            problem = f"build_with returned {shown(workflow)}; allowed: a Workflow."
+            errors.add(DefinitionErrorCode.INVALID_BUILD_WITH, problem)
+        if errors:
+            raise InvalidWorkflow(errors)
+        return cast("Workflow[Any]", workflow.with_key(cls._meta.options.definition_key))
+
+    # It takes no more than the function does, which ``**params`` would promise (see signature_of()).
+    build_with.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return build_with
+
+
 class WorkflowDefinition(Generic[T]):
     """A workflow that has a class; ``T`` is the type of its output.
 
@@ -62,6 +87,7 @@ class WorkflowDefinition(Generic[T]):
         return cls.build_with()
 
     @classmethod
+    @_checked
     def build_with(cls, /, *args: Any, **params: Any) -> Workflow[T]:
         """Return the workflow for these parameters; override it as a classmethod that takes some.
 
@@ -70,18 +96,8 @@ class WorkflowDefinition(Generic[T]):
         if args or params:
             raise TypeError(f"{cls.__qualname__} takes no parameters: it does not override build_with().")
         meta = cls._meta
-        errors = _errors_of_class(cls)
-        try:
-            with building(cls, has_arguments=False):
-                workflow = Workflow[T](
-                    meta.name, _parts_of(cls), definition_key=meta.options.definition_key, **meta.options.for_workflow()
-                )
-        except InvalidWorkflow as error:
-            raise InvalidWorkflow([*errors, *error.mistakes]) from error
-        _check_output(cls, workflow, errors)
-        if errors:
-            raise InvalidWorkflow(errors)
-        return workflow
+        key = meta.options.definition_key
+        return Workflow(meta.name, _parts_of(cls), definition_key=key, **meta.options.for_workflow())
 
     @classmethod
     def node(cls, **options: Unpack[SubWorkflowNodeOptions]) -> SubWorkflowNodeFactory[T]:
@@ -128,31 +144,6 @@ def _build_with_errors(own: Any) -> Iterator[NodeError]:
                 f"build_with has the positional parameter '{parameter}'; allowed: parameters that can be given by name."
             )
             yield DefinitionErrorCode.INVALID_BUILD_WITH, problem
-
-
-def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
-    """Wrap a ``build_with``: check the workflow that it returns, and set the definition's key."""
-
-    @functools.wraps(function)
-    def build_with(cls: type[WorkflowDefinition[Any]], /, *args: Any, **params: Any) -> Workflow[Any]:
-        errors = _errors_of_class(cls)
-        try:
-            with building(cls, has_arguments=bool(args or params)):
-                workflow = function(cls, *args, **params)
-        except InvalidWorkflow as error:
-            raise InvalidWorkflow([*errors, *error.mistakes]) from error
-        if isinstance(workflow, Workflow):
-            _check_output(cls, workflow, errors)
-        else:
-            problem = f"build_with returned {shown(workflow)}; allowed: a Workflow."
-            errors.add(DefinitionErrorCode.INVALID_BUILD_WITH, problem)
-        if errors:
-            raise InvalidWorkflow(errors)
-        return cast("Workflow[Any]", workflow.with_key(cls._meta.options.definition_key))
-
-    # It takes no more than the function does, which ``**params`` would promise (see signature_of()).
-    build_with.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return build_with
 
 
 def _check_output(cls: type[WorkflowDefinition[Any]], workflow: Workflow[Any], errors: ErrorList) -> None:

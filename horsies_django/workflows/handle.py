@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -75,19 +75,19 @@ def read_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Workflo
 
     columns = ("pk", "status", "output_index", Cast("result", TextField()), Cast("error", TextField()))
     rows = Workflow.objects.using(database).filter(pk__in=keys).values_list(*columns)
-    found = {key: WorkflowSnapshot(*values) for key, *values in rows}
-    typed = _typed_sources(database, found)
-    return {key: row._replace(typed_nodes=frozenset(typed[key])) if key in typed else row for key, row in found.items()}
+    snapshots = {key: WorkflowSnapshot(*values) for key, *values in rows}
+    typed = _typed_sources(database, snapshots)
+    return {key: each._replace(typed_nodes=frozenset(typed[key])) for key, each in snapshots.items()}
 
 
-def _typed_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapping[UUID, set[str]]:
+def _typed_sources(database: str, snapshots: Mapping[UUID, WorkflowSnapshot]) -> Mapping[UUID, set[str]]:
     """Return the ids of the nodes with typed values that make up the results, by workflow."""
     from ..models import WorkflowTask
 
-    completed = {key: row for key, row in found.items() if row.status == WorkflowStatus.COMPLETED}
-    with_output = [key for key, row in completed.items() if row.output_index is not None]
-    without = [key for key, row in completed.items() if row.output_index is None]
-    failed = {key: name for key, row in found.items() if (name := _failed_node(row.error)) is not None}
+    completed = [key for key, each in snapshots.items() if each.status == WorkflowStatus.COMPLETED]
+    with_output = [key for key in completed if snapshots[key].output_index is not None]
+    without = [key for key in completed if snapshots[key].output_index is None]
+    failed = {key: name for key, each in snapshots.items() if (name := _failed_node(each.error)) is not None}
     typed: dict[UUID, set[str]] = defaultdict(set)
     # Three queries, since each has an index and the combination has none.
     for of, which in (
@@ -213,15 +213,11 @@ class WorkflowHandle(Generic[T]):
 
     def pause(self) -> bool:
         """Start nothing more until :meth:`resume`; running tasks come to their end. Return whether it was running."""
-        from . import control
-
-        return self._log("pause", control.pause(self._database, self.id))
+        return self._do("pause")
 
     def resume(self) -> bool:
         """Resume the workflow; return whether it was paused. Does nothing below a workflow that does not run."""
-        from . import control
-
-        return self._log("resume", control.resume(self._database, self.id))
+        return self._do("resume")
 
     def cancel(self, *, include_running: bool = False) -> bool:
         """Cancel it: nothing else starts, running tasks come to their end. Return whether it was live.
@@ -229,9 +225,7 @@ class WorkflowHandle(Generic[T]):
         With ``include_running`` the running tasks are asked to stop, as cancelled single tasks are. This also works on
         a workflow that was cancelled without it; it then returns whether there was anything to cancel.
         """
-        from . import control
-
-        return self._log("cancel", control.cancel(self._database, self.id, include_running=include_running))
+        return self._do("cancel", include_running=include_running)
 
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
         """Run all its failed and skipped nodes again; with ``node``, only that one and those skipped because of it.
@@ -246,10 +240,15 @@ class WorkflowHandle(Generic[T]):
         count = control.retry(self._database, self.id, None if node_id is None else Q(node_id=node_id))
         if not count and node_id is not None and node_id not in self.tasks():
             raise self._no_such_node(node_id)
-        return self._log("retry", bool(count), node=node_id, nodes=count if node_id is None else None)
+        nodes = count if node_id is None else None
+        log_operation("workflow.retry", int(bool(count)), ids=[self.id], node=node_id, nodes=nodes)
+        return bool(count)
 
-    def _log(self, verb: str, is_done: bool, **what: Any) -> bool:
-        log_operation(f"workflow.{verb}", int(is_done), ids=[self.id], **what)
+    def _do(self, verb: Literal["pause", "resume", "cancel"], **options: bool) -> bool:
+        from . import control
+
+        is_done: bool = getattr(control, verb)(self._database, self.id, **options)
+        log_operation(f"workflow.{verb}", int(is_done), ids=[self.id])
         return is_done
 
     def send_event(self, name: str, payload: Any = None) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db.models import TextField
+from django.db.models import Count, TextField
 from django.db.models.functions import Cast
 
 from ..core.backends import reads_typed
@@ -82,17 +83,19 @@ def results_of(node: WorkflowTask, indexes: Set[int]) -> tuple[dict[int, str], d
 
 def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
     """Return how the subworkflows ended that the node's context lists."""
-    from ..models import Workflow
+    from ..models import Workflow, WorkflowTask
     from .engine.complete_workflow import summary
 
     workflows = Workflow.objects.using(node._state.db).filter(
         parent__workflow=node.workflow, parent__task_index__in=node.ctx_from or ()
     )
-    return {
-        str(workflow.parent.node_id): SubWorkflowSummary(**summary(workflow))
-        for workflow in workflows.select_related("parent").order_by("sent_at", "pk")
-        if workflow.parent is not None
-    }
+    summaries: dict[str, SubWorkflowSummary] = {}
+    for workflow in workflows.select_related("parent").order_by("sent_at", "pk"):
+        steps = WorkflowTask.objects.using(node._state.db).filter(workflow=workflow, map_index__isnull=True)
+        counts = Counter(dict(steps.order_by().values_list("status").annotate(count=Count("pk"))))
+        if workflow.parent is not None:
+            summaries[workflow.parent.node_id] = SubWorkflowSummary(**summary(workflow, counts))
+    return summaries
 
 
 def _indexes(source: int | list[int]) -> list[int]:

@@ -102,36 +102,27 @@ def _source_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]
                 yield DefinitionErrorCode.INVALID_ARGS_FROM, problem
             if param in own:
                 yield from _type_errors(name, param, source, takers.get(param, Accepted()))
-            if _may_be_left_out(node, name, source) and param in target.parameters.required:
-                problem = (
-                    f"{param!r} has no default, and {name} may leave it out: {_omission_reason(node, source)}; "
-                    "allowed: a parameter with a default."
-                )
+            if param in target.parameters.required and (reason := _omission_reason(node, name, source)):
+                why = f"{name} may leave it out: {reason}"
+                problem = f"{param!r} has no default, and {why}; allowed: a parameter with a default."
                 yield DefinitionErrorCode.MISSING_PARAMETER, problem
     yield from _context_errors(node, target, waits_for)
 
 
-def _may_be_left_out(node: CallNode[Any], name: str, source: Source) -> bool:
-    """Whether a source may have no value when the node starts.
+def _omission_reason(node: CallNode[Any], name: str, source: Source) -> str | None:
+    """Return why a source may have no value when the node starts; None if it has one.
 
     That is so with a ``join`` other than ALL; and for an ok value, if failed dependencies are allowed, or if the source
     has a condition that may skip it. A list is always passed, with the values that there are.
     """
     if isinstance(source, tuple):
-        return False
-    return node.join != Join.ALL or (
-        name == "values_from" and (bool(node.allow_failed_deps) or _is_conditional(source))
-    )
-
-
-def _is_conditional(node: Node[Any]) -> bool:
-    return node.run_when is not None or node.skip_when is not None
-
-
-def _omission_reason(node: CallNode[Any], source: Source) -> str:
+        return None
     if node.join != Join.ALL:
         return f"join is {str(node.join)!r}"
-    return "allow_failed_deps" if node.allow_failed_deps else f"{source!r} has a condition"
+    if name == "values_from" and node.allow_failed_deps:
+        return "allow_failed_deps"
+    is_conditional = source.run_when is not None or source.skip_when is not None
+    return f"{source!r} has a condition" if name == "values_from" and is_conditional else None
 
 
 def _type_errors(name: str, param: str, source: Source, taker: Accepted) -> Iterator[NodeError]:

@@ -266,7 +266,7 @@ def test_a_thousand_waiting_coroutines_hold_no_threads(queries):
     async def wait():
         waits = [asyncio.ensure_future(WorkflowHandle(handle.id).aget(60)) for handle in handles for _ in range(20)]
         async with asyncio.timeout(60):
-            while len(queries) < 1_005:
+            while len(queries) < 5:
                 await asyncio.sleep(0.05)
         threads = threading.active_count()
         for handle in handles:
@@ -278,7 +278,7 @@ def test_a_thousand_waiting_coroutines_hold_no_threads(queries):
 
     assert {ok_or_code(result) for result in results} == {"WORKFLOW_CANCELLED"}
     assert threads < 12
-    assert len(queries) < 1_000 + 50 * 10 + 2 * (time.monotonic() - start) / 0.01
+    assert len(queries) < 50 * 10 + 2 * (time.monotonic() - start) / 0.01
     assert not left_behind
 
 

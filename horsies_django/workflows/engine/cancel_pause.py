@@ -22,7 +22,7 @@ from ...models.release_blocked import release_after_commit
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from . import node_end
-from .rows import IN_PROGRESS, NodeEnd, NodeRows, read_ends, where_in
+from .rows import IN_PROGRESS, NodeEnd, NodeRows, err_result, read_ends, where_in
 
 if TYPE_CHECKING:
     from .context import EngineContext
@@ -58,14 +58,12 @@ def _with_unstarted_task(some: NodeRows) -> NodeRows:
 
 def skip_in_ended(context: EngineContext, some: NodeRows) -> list[NodeEnd]:
     """Skip those of ``some`` nodes whose workflow has ended and whose tasks have not started."""
-    nodes = context.nodes
     unstarted = _with_unstarted_task(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
     taken = _cancel_tasks(context, unstarted.values_list("task_id", "pk"))
-    rows = nodes.filter(where_in(nodes.db, taken))
-    skipped: dict[str, list[NodeEnd]] = defaultdict(list)
-    for status, *columns in rows.values_list("workflow__status", *NodeEnd._fields[:5]):
-        skipped[status].append(NodeEnd._make((*columns, WorkflowTaskStatus.SKIPPED, False)))
-    return node_end.skip_stopped(nodes, skipped)
+    rows = context.nodes.filter(where_in(context.database, taken))
+    statuses = dict(rows.values_list("pk", "workflow__status")) if taken else {}
+    ends = read_ends(rows, WorkflowTaskStatus.SKIPPED) if taken else []
+    return context.end_nodes(node_end.stopped(end, statuses[end.pk]) for end in ends)
 
 
 def _cancel_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> list[int]:
@@ -205,7 +203,10 @@ def cancel(
     without_task = Q(~Exists(children), status__in=IN_PROGRESS, task__isnull=True)
     open_nodes = of_workflows.filter(waits | without_task | where_in(database, taken))
     skipped = read_ends(open_nodes, WorkflowTaskStatus.SKIPPED)
-    node_end.skip(nodes, skipped, lifecycle.SKIP_STOPPED, STOPPED_BY[status], f"The workflow is {status}.")
+    if skipped:
+        code, rows_of = STOPPED_BY[status], nodes.filter(where_in(database, [end.pk for end in skipped]))
+        result = err_result(code, f"The workflow is {status}.")
+        lifecycle.SKIP_STOPPED.apply(rows_of, completed_at=Now(), result=result, error_code=str(code))
     return skipped
 
 

@@ -10,20 +10,18 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Count, F, Value
+from django.db.models import F, Value
 
 from ...core.ids import uuid7s
 from ...core.results import TaskError
 from ...core.retry import RetryPolicy
-from ...core.serialization import dumps
 from ...core.workflow_errors import STOPPED_BY, WorkflowCode
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db.completions import notify_after_commit
 from ...db.expressions import ValueByPk
 from ...db.on_commit import on_commit_robust
-from ...models import Workflow, WorkflowTask
+from ...models import Workflow
 from .. import lifecycle
-from . import node_end
 from .context import EngineContext
 from .enqueue_nodes import BUILD_TASK, due_in, notify_workers_later
 from .queries import Query
@@ -178,9 +176,8 @@ def _end_parents(context: EngineContext, workflows: Sequence[WorkflowState]) -> 
         else:
             code = str(_FAILURE_CODES[WorkflowStatus(workflow.status)])
             message = (workflow.error or {}).get("message") or f"The subworkflow is {workflow.status}."
-            data = {**_summary(workflow, context.status_counts[workflow.id]), "workflow_id": str(workflow.id)}
-            text = dumps(node_end.err_result(code, message, data))
-            results.append(NodeResult(parent.end_as(WorkflowTaskStatus.FAILED), text, code))
+            data = {**summary(workflow, context.status_counts[workflow.id]), "workflow_id": str(workflow.id)}
+            results.append(NodeResult.err(parent.end_as(WorkflowTaskStatus.FAILED), code, message, data))
     ends = context.end_nodes(results)
     _rebuild(context, failed)
     return ends
@@ -228,21 +225,13 @@ def _rebuild(context: EngineContext, failed: Sequence[tuple[ParentNode, Workflow
         notify_workers_later(context, (parent.queue_name for parent, _ in due))
 
 
-def summary(workflow: Workflow) -> dict[str, Any]:
+def summary(workflow: Workflow | WorkflowState, counts: Counter[str]) -> dict[str, Any]:
     """Return the status of a workflow, how many nodes have each status, and its error as text."""
-    nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, map_index__isnull=True)
-    counts = Counter(dict(nodes.order_by().values_list("status").annotate(count=Count("pk"))))
-    return {"workflow_id": workflow.pk, **_numbers(workflow.status, workflow.error, counts)}
-
-
-def _summary(workflow: WorkflowState, counts: Counter[str]) -> dict[str, Any]:
-    return {"workflow_id": workflow.id, **_numbers(workflow.status, workflow.error, counts)}
-
-
-def _numbers(status: str, error: Mapping[str, Any] | None, counts: Counter[str]) -> dict[str, Any]:
     ended = (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
+    error = workflow.error
     return {
-        "status": WorkflowStatus(status),
+        "workflow_id": workflow.id,
+        "status": WorkflowStatus(workflow.status),
         "total": counts.total(),
         **{each.lower(): counts[each] for each in ended},
         "error": error and f"{error.get('error_code')}: {error.get('message')}",

@@ -13,21 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from ...core.serialization import dumps
 from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import WorkflowTaskStatus
 from ...models.claims import TaskRoute
 from .. import lifecycle
-from . import node_end
 from .queries import EngineQueries, Query
 from .rows import NodeEnd, NodeOutcome, NodeResult, NodeRows, NodeState, ParentNode, Position, WorkflowState
 
 #: Counts open nodes, among the counts by status.
 _OPEN: Final = ""
-
-_SKIPPED_RESULT: Final = dumps(
-    node_end.err_result(WorkflowCode.UPSTREAM_SKIPPED, "The nodes that it waits for did not complete.")
-)
 
 
 @dataclass(slots=True)
@@ -160,7 +154,8 @@ class EngineContext:
     def skip_nodes(self, nodes: Iterable[NodeState]) -> list[NodeEnd]:
         """PENDING → SKIPPED, because the nodes that they wait for did not complete; return their ends."""
         ends = [node.end_as(WorkflowTaskStatus.SKIPPED) for node in nodes]
-        return self.end_nodes(NodeResult(end, _SKIPPED_RESULT, WorkflowCode.UPSTREAM_SKIPPED) for end in ends)
+        message = "The nodes that it waits for did not complete."
+        return self.end_nodes(NodeResult.err(end, WorkflowCode.UPSTREAM_SKIPPED, message) for end in ends)
 
     def end_workflow(self, workflow: WorkflowState) -> None:
         """RUNNING → COMPLETED or FAILED, by the status that the workflow has here."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
@@ -12,15 +11,14 @@ from django.db.models import Case, Exists, OuterRef, Q, Subquery, TextField, Val
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast, Coalesce, Left
 
-from ...core.results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
+from ...core.results import OperationalCode, OutcomeCode, RetrievalCode
 from ...core.status import TASK_TERMINAL_STATES, TaskStatus
-from ...core.transition import Transition
 from ...core.workflow_errors import STOPPED_BY, WorkflowCode
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
 from ...db.now import Now
 from ...models import Task, Workflow
 from .. import lifecycle
-from .rows import IN_PROGRESS, IS_UNDECIDED, NodeEnd, NodeRows, where_in
+from .rows import IN_PROGRESS, IS_UNDECIDED, NodeEnd, NodeResult, NodeRows, err_result
 
 if TYPE_CHECKING:
     from .context import EngineContext
@@ -74,11 +72,6 @@ _DEFAULT_CODES: Final = {
 }
 
 
-def err_result(code: str, message: str, data: Any = None) -> dict[str, Any]:
-    """Return an err result in its stored form."""
-    return {"err": TaskError(error_code=str(code), message=message, data=data).as_json()}
-
-
 def apply_results(context: EngineContext, rows: Iterable[Sequence[Any]]) -> tuple[list[NodeEnd], list[int]]:
     """End the nodes whose tasks have ended, given as rows of :data:`TASK_END_COLUMNS`.
 
@@ -100,8 +93,12 @@ def apply_results(context: EngineContext, rows: Iterable[Sequence[Any]]) -> tupl
     if ok := [end.pk for end in plain if end.status == WorkflowTaskStatus.COMPLETED]:
         context.queries.complete(ok)
     _fail_nodes(nodes, [end.pk for end in plain if end.status != WorkflowTaskStatus.COMPLETED])
-    skipped, runs = _apply_conditions(nodes, decided)
-    return [*plain, *skipped, *time_out_events(nodes, timed_out)], runs
+    failed = [end._replace(status=WorkflowTaskStatus.FAILED) for end in timed_out]
+    context.end_nodes(
+        NodeResult.err(end, WorkflowCode.EVENT_TIMEOUT, "The event did not come in time.") for end in failed
+    )
+    skipped, runs = _apply_conditions(context, decided)
+    return [*plain, *skipped, *failed], runs
 
 
 def with_ended_tasks(nodes: NodeRows) -> NodeRows:
@@ -147,65 +144,28 @@ def _fail_nodes(nodes: NodeRows, keys: Collection[int]) -> None:
     lifecycle.FAIL_NODE.apply(nodes.filter(pk__in=keys), completed_at=Now(), result=known, error_code=code)
 
 
-def _apply_conditions(nodes: NodeRows, decided: Sequence[tuple[NodeEnd, str, str]]) -> tuple[list[NodeEnd], list[int]]:
+def _apply_conditions(
+    context: EngineContext, decided: Sequence[tuple[NodeEnd, str, str]]
+) -> tuple[list[NodeEnd], list[int]]:
     """Apply the answers of the tasks that evaluated the conditions of these nodes; return the skipped and the allowed.
 
     Each node comes with the answer and with the status of its workflow: if that has ended, the node is skipped.
     """
-    if not decided:
-        return [], []
-    stopped: dict[str, list[NodeEnd]] = defaultdict(list)
-    skipped, runs = list[NodeEnd](), list[int]()
+    skipped, runs = list[NodeResult](), list[int]()
     for end, answer, status in decided:
         end = end._replace(status=WorkflowTaskStatus.SKIPPED)
         if status in WORKFLOW_TERMINAL_STATES:
-            stopped[status].append(end)
+            skipped.append(stopped(end, status))
         elif json.loads(answer).get("ok") is True:
             runs.append(end.pk)
         else:
-            skipped.append(end._replace(is_neutral=True))
-    ended = skip_stopped(nodes, stopped)
+            message = "The conditions of the node did not let it run."
+            skipped.append(NodeResult.err(end._replace(is_neutral=True), WorkflowCode.CONDITION_NOT_MET, message))
     if runs:
-        lifecycle.ALLOW_NODE.apply(nodes.filter(pk__in=runs), is_decided=True, task_id=None)
-    skip(
-        nodes,
-        skipped,
-        lifecycle.SKIP_BY_CONDITION,
-        WorkflowCode.CONDITION_NOT_MET,
-        "The conditions of the node did not let it run.",
-    )
-    return [*ended, *skipped], runs
+        lifecycle.ALLOW_NODE.apply(context.nodes.filter(pk__in=runs), is_decided=True, task_id=None)
+    return context.end_nodes(skipped), runs
 
 
-def time_out_events(nodes: NodeRows, ends: Sequence[NodeEnd]) -> list[NodeEnd]:
-    """Fail these nodes, whose events did not come in time."""
-    failed = [end._replace(status=WorkflowTaskStatus.FAILED) for end in ends]
-    if failed:
-        lifecycle.FAIL_NODE.apply(
-            nodes.filter(pk__in=[end.pk for end in failed]),
-            completed_at=Now(),
-            result=err_result(WorkflowCode.EVENT_TIMEOUT, "The event did not come in time."),
-            error_code=str(WorkflowCode.EVENT_TIMEOUT),
-        )
-    return failed
-
-
-def skip(
-    nodes: NodeRows,
-    ends: Sequence[NodeEnd],
-    transition: Transition[WorkflowTaskStatus],
-    code: WorkflowCode,
-    message: str,
-) -> None:
-    """Skip nodes by one of the transitions to SKIPPED, with an error of this code."""
-    if ends:
-        rows = nodes.filter(where_in(nodes.db, [end.pk for end in ends]))
-        transition.apply(rows, completed_at=Now(), result=err_result(code, message), error_code=str(code))
-
-
-def skip_stopped(nodes: NodeRows, by_status: Mapping[str, Sequence[NodeEnd]]) -> list[NodeEnd]:
-    """Skip nodes whose workflow has ended, given by how it ended, with the code of that; return them."""
-    for status, ends in by_status.items():
-        code = STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED)
-        skip(nodes, ends, lifecycle.SKIP_STOPPED, code, "The workflow had ended.")
-    return [end for ends in by_status.values() for end in ends]
+def stopped(end: NodeEnd, status: str) -> NodeResult:
+    """Return the end of a node that is skipped because its workflow has ended with this status."""
+    return NodeResult.err(end, STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED), "The workflow had ended.")

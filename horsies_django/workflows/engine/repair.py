@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -33,7 +33,7 @@ from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from . import cancel_pause, node_end, resume_workflow
 from .advance import Engine
-from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeEnd, NodeRows, read_nodes
+from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeEnd, NodeResult, NodeRows, err_result, read_ends, read_nodes
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -108,7 +108,7 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
 
     Running bodies come to their end, without effect on the workflow.
     """
-    error = node_end.err_result(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(why))
+    error = err_result(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(why))
     tree = Workflow.objects.using(database).filter(Q(pk=root) | Q(root_id=root))
     live = tree.filter(lifecycle.FAIL_UNREADABLE.is_possible)
     keys = list(live.values_list("pk", flat=True))
@@ -211,7 +211,7 @@ def _repair_tree(database: str, root: UUID) -> Repaired:
     nodes = engine.nodes.filter(workflow__in=keys)
     _recount(database, keys)
     resume_workflow.recount_maps(nodes)
-    lost = list(_fail_lost_tasks(nodes))
+    lost = _fail_lost_tasks(engine, nodes)
     ends, ready = node_end.apply_results(
         engine, node_end.with_ended_tasks(nodes).values_list(*node_end.TASK_END_COLUMNS)
     )
@@ -235,20 +235,14 @@ def _unstartable(nodes: NodeRows) -> list[str]:
     return list(waiting.order_by("workflow", "task_index").values_list("node_id", flat=True)[:_MAX_NAMED])
 
 
-def _fail_lost_tasks(nodes: NodeRows) -> Iterator[NodeEnd]:
+def _fail_lost_tasks(engine: Engine, nodes: NodeRows) -> list[NodeEnd]:
     """Fail the nodes whose tasks were deleted. A node that has its subworkflow needs no task."""
     tasks = Task.objects.using(nodes.db).filter(pk=OuterRef("task_id"))
     children = Workflow.objects.using(nodes.db).filter(parent=OuterRef("pk"), is_replaced=False)
     lost = nodes.filter(~Exists(tasks), ~Exists(children), status__in=IN_PROGRESS, task_id__isnull=False)
-    for node in read_nodes(lost):
-        result = node_end.err_result(RetrievalCode.RESULT_NOT_AVAILABLE, "The task was deleted.")
-        lifecycle.FAIL_NODE.apply(
-            nodes.filter(pk=node.pk),
-            completed_at=Now(),
-            result=result,
-            error_code=str(RetrievalCode.RESULT_NOT_AVAILABLE),
-        )
-        yield node.end_as(WorkflowTaskStatus.FAILED)
+    code = RetrievalCode.RESULT_NOT_AVAILABLE
+    ends = read_ends(lost, WorkflowTaskStatus.FAILED)
+    return engine.end_nodes(NodeResult.err(end, code, "The task was deleted.") for end in ends)
 
 
 def _recount(database: str, keys: Collection[UUID]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
 from django.db import connections, models
 from django.db.models import Q
 from django.db.models.functions import Cast
 
+from ...core.results import TaskError
 from ...core.serialization import dumps
 from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
@@ -69,6 +70,16 @@ class NodeResult(NamedTuple):
     end: NodeEnd
     result: str
     code: str | None = None
+
+    @classmethod
+    def err(cls, end: NodeEnd, code: str, message: str, data: Any = None) -> Self:
+        """Return the end of a node with an error."""
+        return cls(end, dumps(err_result(code, message, data)), str(code))
+
+
+def err_result(code: str, message: str, data: Any = None) -> dict[str, Any]:
+    """Return an err result in its stored form."""
+    return {"err": TaskError(error_code=str(code), message=message, data=data).as_json()}
 
 
 @dataclass(frozen=True, slots=True)

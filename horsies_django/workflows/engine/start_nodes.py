@@ -24,7 +24,6 @@ from .. import lifecycle
 from ..node_options import CALL_COLUMNS
 from .context import EngineContext
 from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, enqueue_limited, insert_nodes, insert_tasks
-from .node_end import err_result
 from .rows import NodeEnd, NodeResult, NodeRows, NodeState, Position, read_ends, where_in
 
 #: The module of the engine's own tasks.
@@ -111,17 +110,7 @@ def _schedule_wake(context: EngineContext, routes: Mapping[int, TaskRoute]) -> N
 
 def complete_events(context: EngineContext, ends: Sequence[tuple[NodeEnd, str | None]]) -> list[NodeEnd]:
     """Complete nodes whose events have come, each with the JSON text of the payload."""
-    return _complete(context, [(end, f'{{"ok":{payload or "null"}}}') for end, payload in ends])
-
-
-def _complete(context: EngineContext, ended: Sequence[tuple[NodeEnd, str]]) -> list[NodeEnd]:
-    """Complete nodes with these results, as JSON texts; return their ends."""
-    return context.end_nodes(NodeResult(end, text) for end, text in ended)
-
-
-def _fail(context: EngineContext, failed: Sequence[tuple[NodeEnd, tuple[str, str, Any]]]) -> list[NodeEnd]:
-    """Fail nodes with these errors, each a code, a message and data; return their ends."""
-    return context.end_nodes(NodeResult(end, dumps(err_result(*error)), error[0]) for end, error in failed)
+    return context.end_nodes(NodeResult(end, f'{{"ok":{payload or "null"}}}') for end, payload in ends)
 
 
 # Maps.
@@ -132,26 +121,25 @@ _ITEM_COLUMNS: Final = ("node_id", "kwargs", "param", "args_from", "values_from"
 
 def _expand_maps(context: EngineContext, maps: Sequence[NodeState]) -> list[NodeEnd]:
     """Insert a node for each item of the lists that these maps go over; return the ends of maps without items."""
-    unwanted, empty, bad = list[NodeEnd](), list[NodeEnd](), list[NodeEnd]()
+    ended = list[NodeResult]()
     full: list[tuple[NodeState, Sequence[Any]]] = []
     for node in maps:
         text, is_unwanted = context.results[node.workflow_id, node.over_index or 0]
         items = json.loads(text or "{}").get("ok")
         if is_unwanted:  # then the map is skipped too: that is no failure
-            unwanted.append(node.end_as(WorkflowTaskStatus.SKIPPED, is_neutral=True))
+            message = "The node that the map goes over was skipped by its own condition."
+            end = node.end_as(WorkflowTaskStatus.SKIPPED, is_neutral=True)
+            ended.append(NodeResult.err(end, WorkflowCode.CONDITION_NOT_MET, message))
         elif not isinstance(items, list):
-            bad.append(node.end_as(WorkflowTaskStatus.FAILED))
+            message = "The value of the node that the map goes over is no list."
+            end = node.end_as(WorkflowTaskStatus.FAILED)
+            ended.append(NodeResult.err(end, WorkflowCode.MAP_NOT_A_LIST, message))
         elif items:
             full.append((node, items))
         else:
-            empty.append(node.end_as(WorkflowTaskStatus.COMPLETED))
-    message = "The node that the map goes over was skipped by its own condition."
-    result = dumps(err_result(WorkflowCode.CONDITION_NOT_MET, message))
-    context.end_nodes(NodeResult(end, result, WorkflowCode.CONDITION_NOT_MET) for end in unwanted)
+            ended.append(NodeResult(node.end_as(WorkflowTaskStatus.COMPLETED), '{"ok":[]}'))
     _insert_items(context, full)
-    no_list = (WorkflowCode.MAP_NOT_A_LIST, "The value of the node that the map goes over is no list.", None)
-    done = _complete(context, [(end, '{"ok":[]}') for end in empty])
-    return [*unwanted, *done, *_fail(context, [(end, no_list) for end in bad])]
+    return context.end_nodes(ended)
 
 
 def _insert_items(context: EngineContext, maps: Sequence[tuple[NodeState, Sequence[Any]]]) -> None:
@@ -219,23 +207,21 @@ def collect_maps(context: EngineContext, maps: Sequence[NodeState]) -> list[Node
     values: dict[Position, list[Any]] = {position: [] for position in good}
     for workflow_id, index, text in results:
         values[workflow_id, index].append(json.loads(text or "{}").get("ok"))
-    found: dict[Position, list[str]] = {position: [] for position in bad}
+    statuses: dict[Position, list[str]] = {position: [] for position in bad}
     for workflow_id, index, status in states:
-        found[workflow_id, index].append(status)
-    done = [
-        (good[position].end_as(WorkflowTaskStatus.COMPLETED), dumps({"ok": each})) for position, each in values.items()
+        statuses[workflow_id, index].append(status)
+    completed = [
+        NodeResult(good[position].end_as(WorkflowTaskStatus.COMPLETED), dumps({"ok": each}))
+        for position, each in values.items()
     ]
-    failed = [
-        (bad[position].end_as(WorkflowTaskStatus.FAILED), _map_error(bad[position], each))
-        for position, each in found.items()
-    ]
-    return [*_complete(context, done), *_fail(context, failed)]
+    return context.end_nodes([*completed, *(_failed_map(bad[position], each) for position, each in statuses.items())])
 
 
-def _map_error(node: NodeState, states: Sequence[str]) -> tuple[str, str, Any]:
+def _failed_map(node: NodeState, statuses: Sequence[str]) -> NodeResult:
     message = f"{node.failed_deps:,} of {node.failed_deps + node.ok_deps:,} items did not complete."
-    failed = [position for position, status in enumerate(states) if status != WorkflowTaskStatus.COMPLETED]
-    return WorkflowCode.MAP_ITEM_FAILED, message, {"ok": node.ok_deps, "failed": failed[:_MAX_NAMED_FAILURES]}
+    failed = [position for position, status in enumerate(statuses) if status != WorkflowTaskStatus.COMPLETED]
+    data = {"ok": node.ok_deps, "failed": failed[:_MAX_NAMED_FAILURES]}
+    return NodeResult.err(node.end_as(WorkflowTaskStatus.FAILED), WorkflowCode.MAP_ITEM_FAILED, message, data)
 
 
 def nodes_waiting_for(nodes: NodeRows, workflow_id: UUID, event_name: str) -> list[NodeEnd]:
