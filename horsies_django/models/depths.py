@@ -16,9 +16,9 @@ from django.db import connections
 from django.db.models import Case, QuerySet, When
 
 from ..db.expressions import SecondsUntil
+from ..db.skip_scan import NAME, distinct
 from ..db.statements import JSON, Statement, decode_rows
 from .claim.query import DUE_AT, ORDER, not_past_deadline
-from .queue_scan import NAME, distinct
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet

@@ -22,6 +22,7 @@ from ..db.errors import row_by_row
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.now import Now
 from ..db.on_commit import on_commit_robust
+from ..db.skip_scan import distinct
 from .claims import TaskRoute
 from .concurrency_limiter import (
     KEYS_PER_TRANSACTION,
@@ -35,7 +36,6 @@ from .concurrency_limiter import (
 )
 from .filters import IS_RELEASED
 from .limit import Limit
-from .queue_scan import distinct
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet

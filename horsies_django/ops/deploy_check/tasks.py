@@ -11,10 +11,10 @@ from django.db.models.functions import Cast
 
 from ...core.backends import ConfiguredBackend
 from ...core.compat import FrameworkTask
+from ...db.skip_scan import distinct
 from ...enqueue.task import HorsiesTask
 from ...models import Schedule, Task, TaskItem
 from ...models.claim.query import ORDER
-from ...models.queue_scan import distinct
 from ...models.transitions import TaskQuerySet
 from ...schedules.syncing import project_of
 from ..keyset.scopes import DEFERRED, HELD
