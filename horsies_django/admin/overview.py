@@ -181,11 +181,11 @@ def _workflows(snapshot: MetricsSnapshot, links: Links, database: str) -> dict[s
     flows = [(flow, links.to(Workflow, flow.id, flow.name)) for flow in workflow_progress(database, newest | failed)]
     return {
         "workflows_heading": links.to_list(Workflow, _("Workflows in progress")),
-        "workflows": [(flow, link, age(flow.age, flow.sent_at)) for flow, link in flows if flow.id in newest],
+        "workflows": [(flow, link, age(-flow.sent_in, flow.sent_at)) for flow, link in flows if flow.id in newest],
         "failed_workflows": [
-            (flow, link, age(flow.ended_ago or 0.0, flow.ended_at))
+            (flow, link, age(-flow.ended_in, flow.completed_at))
             for flow, link in flows
-            if flow.id in failed and flow.status == WorkflowStatus.FAILED and flow.ended_at is not None
+            if flow.id in failed and flow.status == WorkflowStatus.FAILED
         ],
     }
 

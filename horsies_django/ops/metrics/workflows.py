@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.db.models.fields.json import KT
 
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
@@ -26,26 +24,6 @@ MAX_FAILED: Final = 5
 FAILED_HOURS: Final = 24
 
 LIVE: Final = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowProgress:
-    """A workflow: how many of its nodes have ended, when it was sent, and the seconds since and since it ended.
-
-    ``failing_node`` and ``error_code`` are those of its error.
-    """
-
-    id: UUID
-    name: str
-    status: WorkflowStatus
-    done: int
-    nodes: int
-    sent_at: datetime
-    age: float
-    ended_at: datetime | None = None
-    ended_ago: float | None = None
-    failing_node: str = ""
-    error_code: str = ""
 
 
 def queries(database: str) -> dict[str, Statement]:
@@ -100,25 +78,18 @@ def _is_recent(ended_in: float | None) -> bool:
     return ended_in is not None and ended_in > -FAILED_HOURS * 3_600
 
 
-def workflow_progress(database: str, ids: Iterable[UUID]) -> list[WorkflowProgress]:
-    """Return the progress of these workflows, the newest first."""
-    rows = Workflow.objects.using(database).filter(pk__in=list(ids)).order_by("-pk")
-    columns = ("pk", "name", "status", "node_count", "open_count", "sent_at", SecondsUntil("sent_at"))
-    of_end = ("completed_at", SecondsUntil("completed_at"), KT("error__node_id"), KT("error__error_code"))
-    found = rows.values_list(*columns, *of_end)
-    return [
-        WorkflowProgress(
-            key,
-            name,
-            WorkflowStatus(status),
-            nodes - still_open,
-            nodes,
-            sent_at,
-            max(0.0, -sent_in),
-            ended_at,
-            None if ended_in is None else max(0.0, -ended_in),
-            node or "",
-            code or "",
-        )
-        for key, name, status, nodes, still_open, sent_at, sent_in, ended_at, ended_in, node, code in found
-    ]
+def workflow_progress(database: str, ids: Iterable[UUID]) -> list[Any]:
+    """Return these workflows, the newest first.
+
+    Each has the number of its ended nodes as ``done``, the seconds until it was sent and until it ended, which are
+    negative, as ``sent_in`` and ``ended_in``, and the node and the code of its error.
+    """
+    rows: QuerySet[Any] = Workflow.objects.using(database).filter(pk__in=list(ids)).order_by("-pk")
+    progress = rows.annotate(
+        done=F("node_count") - F("open_count"),
+        sent_in=SecondsUntil("sent_at"),
+        ended_in=SecondsUntil("completed_at"),
+        failing_node=KT("error__node_id"),
+        failure_code=KT("error__error_code"),
+    )
+    return list(progress.only("name", "status", "node_count", "sent_at", "completed_at"))
