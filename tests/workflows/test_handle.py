@@ -265,9 +265,8 @@ def test_a_thousand_waiting_coroutines_hold_no_threads(queries):
 
     async def wait():
         waits = [asyncio.ensure_future(WorkflowHandle(handle.id).aget(60)) for handle in handles for _ in range(20)]
-        async with asyncio.timeout(60):
-            while len(queries) < 5:
-                await asyncio.sleep(0.05)
+        await handles[-1].acancel()
+        await asyncio.gather(*waits[-20:])  # they began to wait last, so by now all wait
         threads = threading.active_count()
         for handle in handles:
             await handle.acancel()
