@@ -14,6 +14,7 @@ from django.db.models import (
     FloatField,
     Func,
     IntegerField,
+    JSONField,
     Q,
     UUIDField,
 )
@@ -28,23 +29,29 @@ _TIMES: Final = "'[1899-01-01 00:00+00,9999-01-01 00:00+00)'::tstzrange @> ALL (
 _ON_POSTGRESQL: Final = {
     FloatField: f"{{0}} BETWEEN '0' AND '{LONGEST_DURATION}'",
     DurationField: f"{{0}} BETWEEN '0' AND '{LONGEST_DURATION} s'",
+    JSONField: """{0}::text ~ '^[{{]("-?[0-9]+": [0-9]+(, )?)*[}}]$'""",
 }
 
-#: SQLite stores any type in any column. Its time is the text that Django writes.
+#: SQLite stores any type in any column. Its time is the text that Django writes; the sum refuses 30 February.
 _ON_SQLITE: Final = {
-    DateTimeField: "({0} BETWEEN '1899-01-01' AND '9999-01-01' AND datetime({0}) IS substr({0}, 1, 19))",
+    DateTimeField: (
+        "({0} IS NULL OR {0} BETWEEN '1899-01-01' AND '9999-01-01' AND julianday({0})"
+        " AND datetime(substr({0}, 1, 19), '+0 days') IS substr({0}, 1, 19))"
+    ),
     FloatField: f"{{0}} BETWEEN 0 AND {LONGEST_DURATION}",
     DurationField: f"{{0}} BETWEEN 0 AND {LONGEST_DURATION * 10**6}",
     IntegerField: "typeof({0}) IN ('integer', 'null')",
+    JSONField: """(json_type({0}) = 'object' AND {0} NOT GLOB '*[^-0-9":,{{}} ]*' AND {0} NOT GLOB '*:*{{*')""",
     UUIDField: "(length({0}) = 32 AND {0} NOT GLOB '*[^0-9a-f]*')",
 }
 
 
 class AreReadable(Func):
-    """Whether columns are NULL or within the range of their type: times, seconds (a FloatField) and durations.
+    """Whether columns are NULL or within the range of their type.
 
-    ``columns`` are names with spaces between them. On SQLite, integers and UUIDs are checked too: it stores any type in
-    any column.
+    The types are times, seconds (a FloatField), durations, and histograms (a JSONField) that map whole numbers to whole
+    numbers. On SQLite, integers and UUIDs are checked too: it stores any type in any column. ``columns`` are names with
+    spaces between them.
 
     Keep it short: PostgreSQL parses it in each statement that writes.
     """

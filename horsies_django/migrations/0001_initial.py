@@ -1292,7 +1292,7 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            horsies_django.db.constraints.AreReadable("start count"),
+                            horsies_django.db.constraints.AreReadable("start count waits runs"),
                             ("run_seconds__range", (0.0, 1e18)),
                             ("wait_seconds__range", (0.0, 1e18)),
                         ),
