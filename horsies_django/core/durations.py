@@ -16,7 +16,6 @@ ElapsedTime: TypeAlias = timedelta | float | None
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
 _DAY: Final = 86_400
-_LONGEST: Final = 10_000 * 366 * _DAY
 
 
 def format_duration(duration: ElapsedTime) -> str:
@@ -103,5 +102,4 @@ def _short(seconds: float) -> str:
 
 
 def _seconds(duration: timedelta | float) -> float:
-    """Return seconds from 0 to ``_LONGEST``; infinity becomes that."""
-    return min(max(0.0, duration.total_seconds() if isinstance(duration, timedelta) else duration), _LONGEST)
+    return max(0.0, duration.total_seconds() if isinstance(duration, timedelta) else duration)

@@ -21,9 +21,6 @@ BUCKETS_PER_DOUBLING: Final = 2
 #: The upper end of bucket 0, in seconds.
 MIN_SECONDS: Final = 0.001
 
-#: Durations above this, in seconds, and infinite ones and NaN are errors: they are in no bucket.
-MAX_SECONDS: Final = 1e12
-
 #: The upper ends, in seconds, of the buckets of a histogram in metrics, from 4 ms to 70 minutes. Each is the end of a
 #: bucket here too, so no count is interpolated. There are few because each is a series of each task.
 BOUNDS: Final = tuple(MIN_SECONDS * 2**power for power in (2, 4, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22))
@@ -34,18 +31,13 @@ MAX_ERROR: Final = 2 ** (1 / (2 * BUCKETS_PER_DOUBLING))
 
 def bucket_of(seconds: float) -> int:
     """Return the number of the bucket for a duration in seconds."""
-    return (
-        0
-        if seconds <= MIN_SECONDS
-        else max(0, math.ceil(BUCKETS_PER_DOUBLING * math.log2(min(seconds, MAX_SECONDS) / MIN_SECONDS)))
-    )
+    return 0 if seconds <= MIN_SECONDS else math.ceil(BUCKETS_PER_DOUBLING * math.log2(seconds / MIN_SECONDS))
 
 
 def bucket_expression(seconds: Expression) -> Case:
     """Return :func:`bucket_of` as an SQL expression; NULL is in no bucket."""
     number = Ceil(Value(BUCKETS_PER_DOUBLING / math.log(2)) * Ln(seconds / Value(MIN_SECONDS)))
     return Case(
-        When(GreaterThan(seconds, MAX_SECONDS), then=Value(None)),
         When(GreaterThan(seconds, MIN_SECONDS), then=Cast(number, IntegerField())),
         When(IsNull(seconds, False), then=Value(0)),
         output_field=IntegerField(),
@@ -53,9 +45,8 @@ def bucket_expression(seconds: Expression) -> Case:
 
 
 def seconds_expression(seconds: Expression) -> Case:
-    """Return the seconds as an SQL expression: NULL if they are in no bucket, and 0 if they are negative."""
+    """Return the seconds as an SQL expression: NULL if they are NULL, and 0 if they are negative."""
     return Case(
-        When(GreaterThan(seconds, MAX_SECONDS), then=Value(None)),
         When(GreaterThan(seconds, 0.0), then=seconds),
         When(IsNull(seconds, False), then=Value(0.0)),
         output_field=FloatField(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Final, Self
@@ -60,12 +59,12 @@ class Rate:
     def tokens(self, left: float | None, elapsed: float | None) -> float:
         """Return the tokens ``elapsed`` seconds after there were ``left``; None for ``elapsed`` means never used.
 
-        Damaged values do no harm: NaN and infinity count as no tokens, and the bucket is at most ``burst`` below
-        empty. A bucket that was last used more than :data:`CLOCK_STEP` in the future counts as never used.
+        The bucket is at most ``burst`` below empty. One that was last used more than :data:`CLOCK_STEP` in the future
+        counts as never used.
         """
-        if left is None or elapsed is None or not elapsed >= -CLOCK_STEP:
+        if left is None or elapsed is None or elapsed < -CLOCK_STEP:
             return float(self.burst)
-        gathered = max(left if math.isfinite(left) else 0.0, -float(self.burst)) + max(0.0, elapsed) * self.per_second
+        gathered = max(left, -float(self.burst)) + max(0.0, elapsed) * self.per_second
         return min(self.burst, gathered)
 
     def wait(self, tokens: float) -> float:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import (
+    BigIntegerField,
     BooleanField,
     CheckConstraint,
     DateTimeField,
@@ -40,7 +41,9 @@ _ON_SQLITE: Final = {
     ),
     FloatField: f"{{0}} BETWEEN 0 AND {LONGEST_DURATION}",
     DurationField: f"{{0}} BETWEEN 0 AND {LONGEST_DURATION * 10**6}",
-    IntegerField: "typeof({0}) IN ('integer', 'null')",
+    BigIntegerField: "typeof({0}) IN ('integer', 'null')",
+    IntegerField: "{0} BETWEEN -2147483648 AND 2147483647",
+    BooleanField: "{0} IN (0, 1)",
     JSONField: """(json_type({0}) = 'object' AND {0} NOT GLOB '*[^-0-9":,{{}} ]*' AND {0} NOT GLOB '*:*{{*')""",
     UUIDField: "(length({0}) = 32 AND {0} NOT GLOB '*[^0-9a-f]*')",
 }
@@ -50,8 +53,8 @@ class AreReadable(Func):
     """Whether columns are NULL or within the range of their type.
 
     The types are times, seconds (a FloatField), durations, and histograms (a JSONField) that map whole numbers to whole
-    numbers. On SQLite, integers and UUIDs are checked too: it stores any type in any column. ``columns`` are names with
-    spaces between them.
+    numbers. On SQLite, integers, booleans and UUIDs are checked too: it stores any type in any column. ``columns`` are
+    names with spaces between them.
 
     Keep it short: PostgreSQL parses it in each statement that writes.
     """

@@ -82,13 +82,13 @@ def row_by_row(rows: Sequence[T], act: Callable[[Sequence[T]], R], set_aside: Ca
     """Apply ``act`` to rows, or to their keys; if that fails, to each alone. Return what it returns.
 
     ``set_aside`` handles the rows that fail alone, so that one row never stops the others. Each call of ``act`` has to
-    be a transaction or a savepoint. Raises errors that no row causes: the database is unavailable, or a privilege is
-    missing.
+    be a transaction or a savepoint. Raises errors that no row causes: the database is unavailable, or refuses the
+    statement whatever the row.
     """
     try:
         return [act(rows)] if rows else []
     except Exception as error:
-        if is_outage(error) or lacks_privilege(error):
+        if isinstance(error, Error) and not is_permanent_error(error):
             raise
         if len(rows) == 1:
             return [set_aside(rows[0], error)]

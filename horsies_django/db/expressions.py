@@ -86,9 +86,8 @@ class SecondsUntil(Func):
         super().__init__(F(column) if isinstance(column, str) else column, output_field=FloatField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """Render ``EXTRACT`` with a cast, because numeric becomes Decimal. Infinite times give infinite numbers."""
-        seconds = f"EXTRACT(EPOCH FROM %(expressions)s) - EXTRACT(EPOCH FROM {postgres_now()})"
-        template = f"({seconds})::double precision"
+        """Render ``EXTRACT`` with a cast, because numeric becomes Decimal."""
+        template = f"EXTRACT(EPOCH FROM %(expressions)s - {postgres_now()})::double precision"
         return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
@@ -109,8 +108,8 @@ class SecondsBetween(Func):
         return template.format(first=first, last=last), (*last_params, *first_params)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """Render as :class:`SecondsUntil` does. Some versions can't subtract infinite times; two of them give NaN."""
-        return self._render(compiler, "(EXTRACT(EPOCH FROM {last}) - EXTRACT(EPOCH FROM {first}))::double precision")
+        """Render as :class:`SecondsUntil` does."""
+        return self._render(compiler, "EXTRACT(EPOCH FROM {last} - {first})::double precision")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
         """Render a rounded difference: Julian days are exact to 40 microseconds."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
-from django.db.models import BooleanField, Expression, ExpressionWrapper, FloatField, Q, QuerySet
+from django.db.models import BooleanField, Expression, ExpressionWrapper, Q, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import UpdateQuery
 
@@ -209,20 +209,13 @@ def count_query(
 
 
 def rows_query(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
-    """Return a query for a JSON array of arrays with some columns of ``rows``, each an expression by its name.
-
-    Infinite numbers and NaN become null, because JSON has no such numbers.
-    """
+    """Return a query for a JSON array of arrays with some columns of ``rows``, each an expression by its name."""
     annotated = rows.annotate(**{f"c_{name}": column for name, column in columns.items()})
-    floats = {name for name in columns if isinstance(annotated.query.annotations[f"c_{name}"].output_field, FloatField)}
-    names = ", ".join(
-        f"CASE WHEN abs(c_{name}) < 1e300 THEN c_{name} END" if name in floats else f"c_{name}" for name in columns
-    )
     return Statement.compose(
         "SELECT {json_rows}({json_values}({names})) FROM ({rows}) AS listed",
         json_rows=JSON[connections[database].vendor].rows,
         json_values=JSON[connections[database].vendor].values,
-        names=names,
+        names=", ".join(f"c_{name}" for name in columns),
         rows=Statement.part(annotated.values_list(*(f"c_{name}" for name in columns))),
     )
 

@@ -1292,7 +1292,7 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            horsies_django.db.constraints.AreReadable("start count waits runs"),
+                            horsies_django.db.constraints.AreReadable("start count will_retry waits runs"),
                             ("run_seconds__range", (0.0, 1e18)),
                             ("wait_seconds__range", (0.0, 1e18)),
                         ),
@@ -1608,7 +1608,7 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             horsies_django.db.constraints.AreReadable(
-                                "start_at end_at declared_at next_run_at next_slot_at last_run_at last_slot_at created_at updated_at run_count last_task_id last_workflow_id"
+                                "start_at end_at declared_at next_run_at next_slot_at last_run_at last_slot_at created_at updated_at enabled run_count last_task_id last_workflow_id"
                             ),
                             ("jitter__range", (0.0, 86400.0)),
                             ("max_catch_up_runs__range", (0, 10000)),

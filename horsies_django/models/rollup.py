@@ -81,7 +81,9 @@ class Rollup(models.Model):
             ),
         ]
         constraints = [
-            values_in_range("rollup", "start count waits runs", wait_seconds=SUM_RANGE, run_seconds=SUM_RANGE),
+            values_in_range(
+                "rollup", "start count will_retry waits runs", wait_seconds=SUM_RANGE, run_seconds=SUM_RANGE
+            ),
             models.UniqueConstraint(
                 fields=[
                     "span",

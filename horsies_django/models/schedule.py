@@ -304,7 +304,7 @@ class Schedule(models.Model):
             values_in_range(
                 "schedule",
                 "start_at end_at declared_at next_run_at next_slot_at last_run_at last_slot_at created_at "
-                "updated_at run_count last_task_id last_workflow_id",
+                "updated_at enabled run_count last_task_id last_workflow_id",
                 jitter=(0.0, float(MAX_JITTER)),
                 max_catch_up_runs=(0, MAX_CATCH_UP),
             ),

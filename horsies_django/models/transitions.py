@@ -27,7 +27,7 @@ from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
 from ..core.transition import Transition
 from ..core.unique import UniqueUntil
-from ..db.errors import is_outage, is_row_error, primary_message
+from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from ..db.now import Now
@@ -316,7 +316,7 @@ class TaskQuerySet(OperatorActions["Task"]):
             try:
                 count = self.filter(pk=key)._fail_unreadable(primary_message(error))
             except Error as refusal:
-                if is_outage(refusal):
+                if not is_permanent_error(refusal):
                     raise
         logger.error("task can't be processed id=%s: %s", key, "marked FAILED" if count else "skipped", exc_info=error)
         return count

@@ -17,12 +17,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from django.db import Error, transaction
 
-from ..db.errors import is_permanent_error
+from ..db.errors import is_permanent_error, row_by_row
 from . import lifecycle
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class EngineGateway:
         try:
             engine.advance_after_tasks(ids, has_pending=has_pending)
         except Exception as error:
-            if _is_outage(error):
+            if isinstance(error, Error) and not is_permanent_error(error):
                 raise
             raise AdvanceFailed from error
         return NewTasks(engine.enqueued, engine.limit_keys)
@@ -108,27 +109,18 @@ def advance_locked(database: str, ids: Sequence[UUID]) -> None:
     Never raises for damaged rows: the ends of the tasks stay, the failure is logged, and repair deals with the workflow
     later.
     """
-    if ids and not _advance(database, ids) and len(ids) > 1:
-        for key in ids:
-            _advance(database, [key])
+    row_by_row(ids, partial(_advance, database), _leave)
 
 
-def _advance(database: str, ids: Sequence[UUID]) -> bool:
+def _advance(database: str, ids: Sequence[UUID]) -> None:
     from .engine.advance import Engine
 
-    try:
-        with transaction.atomic(using=database):
-            Engine.on(database).advance_after_tasks(ids)
-    except Exception as error:
-        if _is_outage(error):
-            raise
-        logger.exception("workflows not advanced tasks=%d first=%s", len(ids), ids[0])
-        return False
-    return True
+    with transaction.atomic(using=database):
+        Engine.on(database).advance_after_tasks(ids)
 
 
-def _is_outage(error: Exception) -> bool:
-    return isinstance(error, Error) and not is_permanent_error(error)
+def _leave(task_id: UUID, error: Exception) -> None:
+    logger.error("workflow not advanced task=%s", task_id, exc_info=error)
 
 
 @contextmanager

@@ -253,28 +253,25 @@ def _schedule() -> None:
         _call("horsies_scheduler", "--once")
 
 
-def _show_everything(model: type[models.Model], client: Any) -> None:
-    _call("horsies_status")
-    _call("horsies_task", "list")
-    _call("horsies_schedule", "list")
+def _show_everything(kinds: Collection[str], client: Any) -> None:
+    for command in (["horsies_status"], ["horsies_task", "list"], ["horsies_schedule", "list"]):
+        assert _call(*command)
     _call("horsies_prune", "--dry-run")
-    assert client.get("/admin/").status_code == 200
-    if model in admin.site._registry:
-        assert client.get(f"/admin/horsies_django/{model._meta.model_name}/").status_code == 200
+    names = {ROW_KINDS[kind][0]._meta.model_name for kind in kinds if ROW_KINDS[kind][0] in admin.site._registry}
+    for address in ("", *(f"horsies_django/{name}/" for name in sorted(names))):
+        assert client.get(f"/admin/{address}").status_code == 200, address
 
 
 def _assert_harmless(kinds: Collection[str], drain: Any, client: Any) -> None:
     bystanders = Bystanders()
-    for kind in kinds:
-        _show_everything(ROW_KINDS[kind][0], client)
+    _show_everything(kinds, client)
     _schedule()
     drain(processes=1)
     assert "stopped by" not in _call("horsies_reaper", "--once")
     drain(processes=1)
 
     bystanders.assert_done()
-    for kind in kinds:
-        _show_everything(ROW_KINDS[kind][0], client)
+    _show_everything(kinds, client)
 
 
 def test_random_hostile_values_in_each_table_affect_no_other_rows(drain, admin_client):
@@ -297,7 +294,7 @@ def test_random_hostile_values_in_each_table_affect_no_other_rows(drain, admin_c
 def test_each_hostile_value_in_each_column_affects_no_other_rows(kind, act, drain, admin_client):
     model, make_rows = ROW_KINDS[kind]
     changes = _changes(model)
-    counts = [act(model, key, change) for key, change in zip(make_rows(len(changes)), changes, strict=True)]
-    assert any(counts)
+    for key, change in zip(make_rows(len(changes)), changes, strict=True):
+        act(model, key, change)
 
     _assert_harmless([kind], drain, admin_client)
