@@ -116,7 +116,7 @@ def test_the_status_that_the_worker_page_shows_has_the_columns_and_the_lines_of_
     call_command("horsies_status")
 
     names, printed = names_in(shown), names_in(capsys.readouterr().out)
-    assert len(names) == 6
+    assert len(names) == 5
     assert [shortened(*both) for both in zip(printed, names, strict=True)] == names
 
 
