@@ -59,10 +59,6 @@ def due_before(moment: Any) -> Q:
 class TaskFilterQuerySet(ClaimQuerySet[RowT]):
     """Filters of tasks. They change nothing."""
 
-    def claimed(self) -> Self:
-        """Tasks that a worker holds, started or not."""
-        return self.filter(IS_HELD)
-
     def deferred(self) -> Self:
         """Tasks outside the index of claims: scheduled, retrying, or due since the last move into it."""
         return self.pending().filter(deferred=True, blocked=False)

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Workflow
-from horsies_django.admin.tasks.run_again_form import MAX_AGE
+from horsies_django.admin.tasks.run_again import MAX_AGE
 from horsies_django.core.ids import uuid7
 from horsies_django.models import Task
 from horsies_django.ops.inspector.run_again import HIDDEN

@@ -35,8 +35,7 @@ from ..lists.task_filters import (
 )
 from ..lists.time_filters import EndedFilter, SentFilter
 from .changelist import HELD_STATES, TaskChangeList
-from .move_form import MoveForm
-from .task_actions import CANCEL_RUNNING, TASK_ACTIONS
+from .task_actions import CANCEL_RUNNING, TASK_ACTIONS, MoveForm
 from .task_name_pages import TaskNamePages
 from .task_page import TaskPage
 

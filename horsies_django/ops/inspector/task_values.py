@@ -61,6 +61,17 @@ PAYLOADS: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
 MAX_ITEMS: Final = 50
 
 
+#: The columns of a summary that have other names in the row, and its fields that are no columns.
+_COLUMNS: Final = {
+    "id": "pk",
+    "task": "task_name",
+    "queue": "queue_name",
+    "ended_at": "finished_at",
+    "worker_id": "claimed_by_worker_id",
+}
+_DERIVED: Final = frozenset({"call", "state", "wait", "is_orphaned"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSummary:
     """A task's row as of the time it was read.
@@ -132,38 +143,15 @@ def task_summaries(rows: Sequence[Any]) -> list[TaskSummary]:
 
 def summary_fields(row: Any) -> dict[str, Any]:
     """Return the fields that summary and detail share, from a row that was read with ``seen_at``."""
-    return {
-        "id": row.pk,
-        "task": row.task_name,
-        "state": state_of(row, row.seen_at),
-        "wait": wait_of(row, row.seen_at),
-        "queue": row.queue_name,
-        "priority": row.priority,
-        "backend": row.backend,
-        "attempt": row.attempt,
-        "retry_count": row.retry_count,
-        "max_retries": row.max_retries,
-        "sent_at": row.sent_at,
-        "due_at": row.due_at,
-        "started_at": row.started_at,
-        "ended_at": row.finished_at,
-        "good_until": row.good_until,
-        "worker_id": row.claimed_by_worker_id,
-        "error_code": row.error_code,
-        "fingerprint": row.fingerprint,
-        "workflow_id": row.workflow_id,
-        "unique_key": row.unique_key,
-        "limit_key": row.limit_key,
-        "group_key": row.group_key,
-        "item_count": row.item_count,
-        "seen_at": row.seen_at,
-    }
+    names = [field.name for field in fields(TaskSummary) if field.name not in _DERIVED]
+    values = {name: getattr(row, _COLUMNS.get(name, name)) for name in names}
+    return values | {"state": state_of(row, row.seen_at), "wait": wait_of(row, row.seen_at)}
 
 
 def orphaned_ids(rows: Iterable[Task]) -> set[UUID]:
     """Return the ids of tasks whose worker has been silent for longer than their backend's settings allow."""
     held = [row for row in rows if row.claimed]
-    found: set[UUID] = set()
+    orphans: set[UUID] = set()
     for backend in sorted({row.backend for row in held}):
         recovery = backend_options(backend).recovery
         mine = [row for row in held if row.backend == backend]
@@ -171,8 +159,8 @@ def orphaned_ids(rows: Iterable[Task]) -> set[UUID]:
         stale = every.stale_running(recovery.running_stale_after)
         if any(row.status == TaskStatus.CLAIMED for row in mine):
             stale = stale | every.stale_claimed(recovery.claimed_stale_after)
-        found.update(stale.values_list("pk", flat=True))
-    return found
+        orphans.update(stale.values_list("pk", flat=True))
+    return orphans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
