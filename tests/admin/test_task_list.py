@@ -367,7 +367,7 @@ def test_searching_an_id_finds_a_task_of_any_kind(staff, kinds):
 def test_the_filter_by_state_has_each_status_too(staff, status):
     for each in TaskStatus.values:
         columns = {"claimed_at": NOW, "claimed_by_worker_id": "w"} if each in ("CLAIMED", "RUNNING") else {}
-        make(status=each, **columns)
+        make(status=each, **columns, **({"started_at": NOW} if each == "RUNNING" else {}))
     client = staff("view_task")
 
     assert found(client, state=status.lower()) == set(Task.objects.filter(status=status).values_list("pk", flat=True))
