@@ -124,11 +124,12 @@ def with_first_task(database: str | None, keys: Collection[str]) -> LimitQuerySe
     return Limit.objects.using(database).filter(pk__in=keys).annotate(first_task=_first_of_each(database, "task_name"))
 
 
-def idle(database: str, keys: Collection[str]) -> set[str]:
-    """Return those of these keys that have no blocked task and need no check. Locks nothing."""
-    limit_rows = Limit.objects.using(database).filter(pk__in=keys, next_at__isnull=True)
-    limits = limit_rows.annotate(first=_first_of_each(database))
-    return set(limits.filter(first__isnull=True).values_list("pk", flat=True)) if keys else set()
+def release_waiting(database: str, keys: Collection[str]) -> Released:
+    """Release as :func:`release`, at those limits that block a task or need a check. To find these locks nothing."""
+    limits = Limit.objects.using(database).filter(pk__in=keys, next_at__isnull=True)
+    idle = limits.annotate(first=_first_of_each(database)).filter(first__isnull=True).values_list("pk", flat=True)
+    waiting = set(keys).difference(idle) if keys else set()
+    return release(database, waiting) if waiting else NONE_RELEASED
 
 
 def _with_blocked(database: str, keys: Collection[str]) -> set[str]:

@@ -62,6 +62,10 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         """Limits whose next check is due."""
         return self.filter(next_at__lte=Now())
 
+    def due_keys(self) -> set[str]:
+        """Return the keys of limits whose next check is due, a few hundred at most."""
+        return set(self.due().order_by("next_at").values_list("pk", flat=True)[:FORGET_BATCH])
+
     def forget(self, tasks: TaskFilterQuerySet[Any]) -> int:
         """Delete limits without override, without tasks for a day, and with a full bucket; return how many."""
         total, last = 0, ""

@@ -11,8 +11,9 @@ from django.db import transaction
 
 from ..db.now import Now
 from ..enqueue.django_result import own_logging
-from ..models import Task
+from ..models import Limit, Task
 from ..models.claim.query import ORDER
+from ..models.concurrency_limiter import release_waiting
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
 from .execution import ExecutionResult, NotStarted
@@ -65,8 +66,8 @@ class InlineWorker:
                 return None
             else:
                 with self._store.transaction():
-                    self._store.release_deferred()
-                self._store.release_blocked(self._store.due_limits())
+                    self._store.tasks.make_due_claimable()
+                release_waiting(self._config.database, Limit.objects.using(self._config.database).due_keys())
                 has_released = True
 
     def run(self, task_id: UUID) -> ExecutionResult | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from ..db.errors import row_by_row
-from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released
+from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released, release_waiting
 from .slot_pool import SlotPool
-from .store import WorkerStore
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -31,8 +31,8 @@ class LimitReleaser:
     A reaper checks the limits that a dead worker leaves behind. Times are monotonic, in seconds.
     """
 
-    def __init__(self, store: WorkerStore, pools: Sequence[SlotPool]) -> None:
-        self._store = store
+    def __init__(self, database: str, pools: Sequence[SlotPool]) -> None:
+        self._release = partial(release_waiting, database)
         self._pools = pools
         self._keys: dict[str, None] = {}
         self._paused_until = float("-inf")
@@ -59,7 +59,7 @@ class LimitReleaser:
         busy = dict[str, None]()
         while self._keys and now < began + TIME_SLICE:
             batch = list(islice(self._keys, KEYS_PER_TRANSACTION))
-            parts = row_by_row(batch, self._store.release_blocked, _leave)
+            parts = row_by_row(batch, self._release, _leave)
             for key in batch:
                 del self._keys[key]
             busy |= dict.fromkeys(key for part in parts for key in part.busy)

@@ -6,6 +6,8 @@ import random
 import time
 from typing import Final
 
+from ..db.notifications import wake_after_commit
+from ..models import Limit
 from ..models.concurrency_limiter import Released
 from ..models.worker import WorkerRequest
 from .limit_releaser import LimitReleaser
@@ -104,7 +106,7 @@ class Poller:
     def __init__(self, state: RunnerState) -> None:
         self._state = state
         self.interval = PollInterval(state.config.poll_interval, state.config.processes)
-        self.releaser = LimitReleaser(state.store, state.pools)
+        self.releaser = LimitReleaser(state.config.database, state.pools)
         self._has_found_work = False  # in this round of polls that each see only some of the queues
 
     def is_due_before_claim(self, *, was_busy: bool) -> bool:
@@ -138,8 +140,8 @@ class Poller:
         is_overdue, released = _is_due(view.deferred_in), 0
         if is_overdue:
             with store.transaction():
-                released = store.release_deferred()
-        due_limits = store.due_limits() if _is_due(view.limits_due_in) else ()
+                released = store.tasks.make_due_claimable()
+        due_limits = Limit.objects.using(state.config.database).due_keys() if _is_due(view.limits_due_in) else ()
         duration = time.monotonic() - began
         state.is_poll_requested = released > 0
         for part in (self.interval, store.selector):
@@ -182,7 +184,7 @@ class Poller:
             may_claim = state.may_claim and state.config.serves(queue)
             room = sum(pool.room for pool in state.pools if pool.is_async == is_async) if may_claim else 0
             if count > room:
-                state.store.notify_others([(queue, is_async)])
+                wake_after_commit(state.config.database, queue, is_async=is_async)
 
 
 def _is_due(seconds: float | None) -> bool:

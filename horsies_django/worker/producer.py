@@ -24,6 +24,7 @@ from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady
 from ..enqueue.send_signals import dispatching_to
 from ..models.claims import ClaimedTask, ClaimLost
 from ..models.worker import WorkerRequest
+from ..workflows import gateway
 from . import console_logging
 from .config import Until
 from .execution import Execution, ExecutionResult, NotStarted
@@ -303,7 +304,7 @@ class Producer:
     def _check_request(self) -> bool:
         """Read what the worker's row asks. A quiet worker does not poll. So it reads the row as often."""
         self._check_request_at, self._request_checked_at = NEVER, time.monotonic()
-        self._follow(self._store.request())
+        self._follow(self._store.workers.request_of(self._state.worker.worker_id))
         if self._state.is_quiet:
             self._check_request_at = time.monotonic() + self._poller.interval.longest_pause
         return True
@@ -337,7 +338,7 @@ class Producer:
 
     def _record_quiet(self) -> bool:
         """Write to the worker's row whether it is quiet, after a signal; if it is locked, at the next heartbeat."""
-        is_recorded = self._store.record_quiet(is_quiet=self._state.is_quiet)
+        is_recorded = self._store.workers.record_quiet(self._state.worker.worker_id, is_quiet=self._state.is_quiet)
         self._record_quiet_at = NEVER if is_recorded else self._state.next_heartbeat
         return True
 
@@ -377,7 +378,8 @@ class Producer:
     def _mark_nodes_running(self) -> bool:
         """Mark the workflow nodes of executions that have run long enough to be seen."""
         running, unmarked = set(self._state.executions), self._state.unmarked_nodes
-        self._store.mark_nodes_running([execution.claim for execution in unmarked if execution in running])
+        if task_ids := [execution.task_id for execution in unmarked if execution in running]:
+            gateway.mark_running(self._state.config.database, task_ids)
         unmarked.clear()
         return True
 

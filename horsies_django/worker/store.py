@@ -23,14 +23,12 @@ from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import primary_message, row_by_row
 from ..db.notifications import ANY_QUEUE, ping_after_commit, wake_after_commit
-from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
+from ..models import Heartbeat, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
-from ..models.claims import ClaimedTask, Completion, TaskRoute, WorkerInfo
-from ..models.concurrency_limiter import NONE_RELEASED, Released, idle, release
+from ..models.claims import ClaimedTask, Completion, WorkerInfo
 from ..models.queue_limiter import Allowance, QueueLimiter, refund_tokens, store_tokens
 from ..models.queue_scan import QueueScan
-from ..models.release_blocked import KEYS_PER_STATEMENT
 from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet, WorkerRequest
 from ..reaper import prune
@@ -108,7 +106,7 @@ class WorkerStore:
         runner, facts = self._runner, self._config.row_values | {"version": __version__, "memory": resident_bytes()}
         facts["code_version"] = code_version(self._config.options)
         name, pid = self._config.name, runner.pid or 0
-        self._workers.register(runner.worker_id, name, runner.hostname, pid, is_quiet=is_quiet, **facts)
+        self.workers.register(runner.worker_id, name, runner.hostname, pid, is_quiet=is_quiet, **facts)
 
     def ping(self) -> bool:
         """Send a notification to this worker's own listener, which learns from it that notifications arrive."""
@@ -118,16 +116,8 @@ class WorkerStore:
     def leave(self) -> bool:
         """Remove the worker's row."""
         retention.refresh_queue_settings(self._config.database, {})
-        self._workers.deregister(self._runner.worker_id)
+        self.workers.deregister(self._runner.worker_id)
         return True
-
-    def request(self) -> WorkerRequest:
-        """Return what the worker's row asks of it."""
-        return self._workers.request_of(self._runner.worker_id)
-
-    def record_quiet(self, *, is_quiet: bool) -> bool:
-        """Write to the worker's row that it is quiet, or claims again; return whether that was possible."""
-        return self._workers.record_quiet(self._runner.worker_id, is_quiet=is_quiet)
 
     def poll(self, pools: Sequence[SlotPool]) -> PollView:
         """Read, in one statement and without a lock, what there is to do."""
@@ -185,7 +175,7 @@ class WorkerStore:
         Return what its row asks of the worker. If the row was deleted, write it again, with whether it ``is_quiet``.
         """
         runner = self._runner
-        request = self._workers.beat(runner.worker_id, resident_bytes())
+        request = self.workers.beat(runner.worker_id, resident_bytes())
         if request is WorkerRequest.GONE:
             self.register(is_quiet=is_quiet)
         self.ping()
@@ -197,9 +187,9 @@ class WorkerStore:
             if claims:
                 status = TaskStatus.RUNNING if role is BeatRole.RUNNER else TaskStatus.CLAIMED
                 if len(claims) > MANY:  # unknown ones were handed back just now, in the same transaction
-                    tasks = self._tasks().held_by(runner.worker_id).filter(status=status)
+                    tasks = self.tasks.held_by(runner.worker_id).filter(status=status)
                 else:
-                    tasks = self._tasks().under_claims(claims, status, runner.worker_id)
+                    tasks = self.tasks.under_claims(claims, status, runner.worker_id)
                 beats = Heartbeat.objects.using(self._config.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
         return request
@@ -210,7 +200,7 @@ class WorkerStore:
         Return what its row asks of the worker, and whether the table says that it holds a task.
         """
         if postgres.can_listen(self._config.database):
-            holds_task = self._workers.beat_idle(self._runner.worker_id, resident_bytes())
+            holds_task = self.workers.beat_idle(self._runner.worker_id, resident_bytes())
             if holds_task is not None:
                 self.ping()
                 return WorkerRequest.CONTINUE, holds_task
@@ -219,16 +209,13 @@ class WorkerStore:
     def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""
         keys = {claim.task_id for claim in claims}
-        running = self._running() if len(keys) > MANY else self._running().filter(pk__in=keys)
+        running = self.running if len(keys) > MANY else self.running.filter(pk__in=keys)
         return set(running.values_list("pk", "claim")) if keys else set()
 
-    def count_running(self) -> int:
-        """Return how many tasks this worker runs by the table."""
-        return self._running().count()
-
-    def _running(self) -> TaskQuerySet:
-        mine = self._tasks().filter(claimed_by_worker_id=self._runner.worker_id)
-        return mine.filter(status=TaskStatus.RUNNING)
+    @property
+    def running(self) -> TaskQuerySet:
+        """The tasks that this worker runs by the table."""
+        return self.tasks.filter(claimed_by_worker_id=self._runner.worker_id, status=TaskStatus.RUNNING)
 
     @property
     def skips_locked(self) -> bool:
@@ -243,7 +230,7 @@ class WorkerStore:
         self, claims: Sequence[ClaimedTask | HeldClaim], status: TaskStatus = TaskStatus.RUNNING
     ) -> set[UUID]:
         """Lock the tasks that this worker still holds; return the ids of those that another transaction has locked."""
-        held = self._tasks().under_claims(claims, status, self._runner.worker_id)
+        held = self.tasks.under_claims(claims, status, self._runner.worker_id)
         with self.transaction():
             return set(held.values_list("pk", flat=True)) - set(held.lock().values_list("pk", flat=True))
 
@@ -263,7 +250,7 @@ class WorkerStore:
         }
         if not notes:
             return {}
-        written = self._tasks().store_progress(
+        written = self.tasks.store_progress(
             {execution.claim: note for execution, note in notes.items()}, self._runner.worker_id
         )
         return {execution: note for execution, note in notes.items() if execution.task_id in written}
@@ -272,7 +259,7 @@ class WorkerStore:
         """Store how tasks ended. A task whose claim was lost does not change."""
         if not ends:
             return
-        ends, tasks, runner = latest(ends), self._tasks(), self._runner
+        ends, tasks, runner = latest(ends), self.tasks, self._runner
         if completed := [end for end in ends if end.is_success]:
             tasks.complete(completed, runner)
         if put_off := [end for end in ends if end.error is None and end.delay is not None]:
@@ -308,17 +295,6 @@ class WorkerStore:
         has_pending = any(result.completion.delay is not None for result in results)
         return self._gateway.advance_locked([result.execution.task_id for result in results], has_pending=has_pending)
 
-    def notify_others(self, tasks: Iterable[TaskRoute]) -> None:
-        """Wake workers that serve the queues of these tasks, once the tasks are committed."""
-        for queue, is_async in set(tasks):
-            wake_after_commit(self._config.database, queue, is_async=is_async)
-
-    def mark_nodes_running(self, claims: Sequence[ClaimedTask]) -> bool:
-        """Mark the nodes of these tasks as running."""
-        if claims:
-            gateway.mark_running(self._config.database, [claim.task_id for claim in claims])
-        return True
-
     def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
         ended = [one for one in results if one.is_final]
@@ -327,7 +303,7 @@ class WorkerStore:
         if retention.deletes_at_once(successes, self._config.database):
             silent = [one.claim.task_id for one in ended if not signal_dispatcher.has_finished_receivers(one.claim)]
             with self.transaction():
-                prune.delete(prune.past_retention(self._tasks().filter(pk__in=silent)))
+                prune.delete(prune.past_retention(self.tasks.filter(pk__in=silent)))
 
     def save_one_by_one(self, ends: Sequence[Completion]) -> None:
         """Store results one by one after they could not be stored together.
@@ -338,11 +314,11 @@ class WorkerStore:
         row_by_row(ends, self._save_and_advance, self._save_refused)
 
     def _save_refused(self, end: Completion, error: Exception) -> None:
-        held = self._tasks().under_claims([end], TaskStatus.RUNNING, self._runner.worker_id)
+        held = self.tasks.under_claims([end], TaskStatus.RUNNING, self._runner.worker_id)
         row_by_row([_refused(end, error)], self._save_and_advance, lambda _, again: held.set_aside(end.task_id, again))
 
     def _save_and_advance(self, ends: Sequence[Completion]) -> None:
-        tasks = self._tasks().filter(pk__in=[end.task_id for end in ends])
+        tasks = self.tasks.filter(pk__in=[end.task_id for end in ends])
         with self.transaction(), gateway.lock_then_advance(tasks):
             self.save(ends)
 
@@ -352,31 +328,17 @@ class WorkerStore:
         for pool in pools:
             claim = partial(self._try_to_claim, is_async=pool.is_async)
             for queue in pool.queues:
-                next_up = self._tasks().next_up(is_async=pool.is_async).filter(queue_name=queue)
+                next_up = self.tasks.next_up(is_async=pool.is_async).filter(queue_name=queue)
                 keys = list(next_up.values_list("pk", flat=True)[: max(MIN_ISOLATED, 2 * pool.room)])
-                count += sum(row_by_row(keys, claim, self._tasks().pending().set_aside))
+                count += sum(row_by_row(keys, claim, self.tasks.pending().set_aside))
         return count
 
     def _try_to_claim(self, keys: Sequence[UUID], *, is_async: bool) -> int:
         """Claim these tasks in a transaction that is rolled back."""
         with self.transaction():
-            self._tasks().filter(pk__in=keys).claim(self._runner.worker_id, start=len(keys), is_async=is_async)
+            self.tasks.filter(pk__in=keys).claim(self._runner.worker_id, start=len(keys), is_async=is_async)
             transaction.set_rollback(True, using=self._config.database)
         return 0
-
-    def due_limits(self) -> set[str]:
-        """Return the keys of limits at which time alone has made room, a few hundred at most."""
-        due = Limit.objects.using(self._config.database).due()
-        return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS_PER_STATEMENT])
-
-    def release_blocked(self, keys: Collection[str]) -> Released:
-        """Release tasks that these limits block, except where another worker is releasing."""
-        waits = set(keys) - idle(self._config.database, keys)
-        return release(self._config.database, waits) if waits else NONE_RELEASED
-
-    def release_deferred(self) -> int:
-        """Make tasks claimable that have become due; return their number."""
-        return self._tasks().make_due_claimable()
 
     def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Start prefetched tasks; return those that this worker still holds."""
@@ -384,7 +346,7 @@ class WorkerStore:
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         if skipped := self._skipped(latest, TaskStatus.CLAIMED):  # handed back with a heartbeat, as unknown claims
             latest = [claim for claim in latest if claim.task_id not in skipped]
-        may = self._tasks().start(latest, self._runner.worker_id)
+        may = self.tasks.start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
         gateway.advance_unless_locked(self._config.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
@@ -431,32 +393,25 @@ class WorkerStore:
 
     def _claim_for(self, is_async: bool, *, starts: bool) -> CompleteAndClaim:
         if (is_async, starts) not in self._claims:
-            self._claims[is_async, starts] = compile_for(self._tasks(), self._runner, is_async=is_async, starts=starts)
+            self._claims[is_async, starts] = compile_for(self.tasks, self._runner, is_async=is_async, starts=starts)
         return self._claims[is_async, starts]
 
     @cached_property
     def _limiter(self) -> QueueLimiter:
-        return QueueLimiter(self._tasks(), self.selector.policy_of)
+        return QueueLimiter(self.tasks, self.selector.policy_of)
 
-    def hand_back(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
-        """Hand back tasks that are marked as running and have not started; return those that have to wait."""
-        return self._release(claims, TaskStatus.RUNNING)
+    def release(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
+        """Put tasks that have not started back into their queues, CLAIMED ones or those that are marked as RUNNING.
 
-    def release(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
-        """Release tasks that were claimed and not started; return those that have to wait."""
-        return self._release(claims, TaskStatus.CLAIMED)
-
-    def _release(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
-        """Put tasks back into their queues; return those that another transaction has locked, or whose workflow it has.
-
-        That transaction may pause or cancel the workflow, does not see the tasks that go back, and would leave them to
-        run. ``at_last`` they go back all the same, which is better than to recover them as crashed.
+        Return those that another transaction has locked, or whose workflow it has. That transaction may pause or cancel
+        the workflow, does not see the tasks that go back, and would leave them to run. ``at_last`` they go back all the
+        same, which is better than to recover them as crashed.
         """
         blocked = self._blocked(claims)
         skipped = set() if at_last else self._skipped(claims, status)
         free = [claim for claim in claims if claim.workflow_id not in blocked and claim.task_id not in skipped]
         gone = claims if at_last else free
-        tasks = self._tasks()
+        tasks = self.tasks
         if self.selector.has_rates:
             refund_tokens(tasks.under_claims(gone, status, self._runner.worker_id))
         (tasks.revert_start if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
@@ -476,7 +431,7 @@ class WorkerStore:
 
         If it ``is_stopped``, that costs no retry.
         """
-        held = self._tasks().held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
+        held = self.tasks.held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
         return recover_all(held, TimeoutPolicy(self._config.task_timeout, is_stopped))
 
     def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
@@ -486,7 +441,7 @@ class WorkerStore:
         lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
         for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
             if claims := [claim for found, claim in lost if found == status]:
-                self._release(claims, status, at_last=at_last)
+                self.release(claims, status, at_last=at_last)
 
     def transaction(self) -> transaction.Atomic:
         """Return the transaction of a tick."""
@@ -496,16 +451,19 @@ class WorkerStore:
         """Pipeline the statements about nodes, if the database can: round trips may be slow."""
         return postgres.pipeline(connections[self._config.database])
 
-    def _tasks(self) -> TaskQuerySet:
+    @property
+    def tasks(self) -> TaskQuerySet:
+        """All tasks."""
         return Task.objects.using(self._config.database)
 
     @property
     def _held(self) -> TaskQuerySet:
         """The tasks that this worker holds by the table."""
-        return self._tasks().held_by(self._runner.worker_id)
+        return self.tasks.held_by(self._runner.worker_id)
 
     @property
-    def _workers(self) -> WorkerQuerySet:
+    def workers(self) -> WorkerQuerySet:
+        """All workers."""
         return Worker.objects.using(self._config.database)
 
 

@@ -14,9 +14,10 @@ from uuid import UUID
 from django.db import Error
 
 from ..core import recent_exceptions
+from ..core.status import TaskStatus
 from ..db import postgres
 from ..db.errors import is_permanent_error, lacks_privilege
-from ..db.notifications import notify_slot_freed_after_commit
+from ..db.notifications import notify_slot_freed_after_commit, wake_after_commit
 from ..models.claims import ClaimedTask, Completion, TaskRoute
 from ..models.worker import WorkerRequest
 from ..workflows.gateway import AdvanceFailed
@@ -146,7 +147,8 @@ class TickTransaction:
     def _notify_others(self, new_tasks: Mapping[UUID, TaskRoute], tick: Tick) -> None:
         """Notify other workers of the new tasks that this one has not claimed at once."""
         mine = {claim.task_id for _, started in tick.started for claim in started}
-        self._store.notify_others(kind for task_id, kind in new_tasks.items() if task_id not in mine)
+        for queue, is_async in {kind for task_id, kind in new_tasks.items() if task_id not in mine}:
+            wake_after_commit(self._state.config.database, queue, is_async=is_async)
 
     def _fill(self, pool: SlotPool, tick: Tick, successes: Sequence[Completion]) -> bool:
         """Start and claim tasks for one pool, or release what it holds if nothing more may start.
@@ -154,13 +156,13 @@ class TickTransaction:
         Return whether ``successes`` were stored by the claim.
         """
         if pool.withdrawn:
-            tick.handed_back.append((pool, self._store.hand_back(pool.withdrawn)))
+            tick.handed_back.append((pool, self._store.release(pool.withdrawn, TaskStatus.RUNNING)))
         is_stalled = self._state.may_claim and pool.is_overdue(self._max_wait)
         if is_stalled:
             tick.stalled.append(pool)
         if is_stalled or not self._state.may_claim:
             if pool.prefetched:
-                tick.prefetched.append((pool, self._store.release(list(pool.prefetched))))
+                tick.prefetched.append((pool, self._store.release(list(pool.prefetched), TaskStatus.CLAIMED)))
             return False
         if startable := pool.startable:
             tick.started.append((pool, self._store.start(startable)))

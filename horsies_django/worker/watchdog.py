@@ -125,7 +125,7 @@ class Watchdog:
     def _holds_all(self, running: int) -> bool:
         """Whether the table says that this worker runs as many tasks as it knows of. To compare 10,000 takes longer."""
         withdrawn = sum(len(pool.withdrawn) for pool in self._state.pools)
-        return self._state.store.count_running() == running + withdrawn + len(self._state.results.all)
+        return self._state.store.running.count() == running + withdrawn + len(self._state.results.all)
 
     def check_memory(self) -> None:
         """Note that the process takes more than ``max_memory_mb``; measured once a second, until then."""

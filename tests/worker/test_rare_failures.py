@@ -204,7 +204,7 @@ def test_the_newer_of_two_ends_of_a_task_in_one_tick_is_stored():
     handle = tasks.noop.send()
     with transaction.atomic():
         (older,) = Task.objects.claim("me", start=0, prefetch=1)
-    store.release([older])
+    store.release([older], TaskStatus.CLAIMED)
     with transaction.atomic():
         (newer,) = Task.objects.claim("me", start=1)
 

@@ -11,14 +11,13 @@ from django.utils import timezone
 
 from horsies_django.core.ids import uuid7
 from horsies_django.models import Limit, Task, release_blocked
-from horsies_django.models.concurrency_limiter import idle
+from horsies_django.models.concurrency_limiter import release_waiting
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.executor import InlineExecutor
 from horsies_django.worker.inbox import Inbox
 from horsies_django.worker.limit_releaser import LimitReleaser
 from horsies_django.worker.slot_pool import SlotPool, StartAheadTuner
-from horsies_django.worker.store import WorkerStore
 from tests.jobs import limited
 from tests.models.limits.test_limiter import RUNNER, TWO, claim, complete
 
@@ -29,27 +28,28 @@ def test_a_worker_queries_limit_keys_without_blocked_tasks_once():
     keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION)]
     limited.two_per_user.send_many({"user": key.removeprefix(TWO)} for key in keys)
     release_blocked.release_all("default", keys)
-    store = WorkerStore(WorkerConfig.of("default"), RUNNER)
     complete(claim(len(keys)))
 
     with CaptureQueriesContext(connection) as captured:
-        assert store.release_blocked(keys).routes.total() == 0
+        assert release_waiting("default", keys).routes.total() == 0
     assert len(captured) == 1
 
     for _ in range(3):
         limited.two_per_user.send(keys[-1].removeprefix(TWO))
     Task.objects.filter(blocked=False).update(status="COMPLETED", completed_at=timezone.now())
-    assert store.release_blocked(keys).routes.total() == 1
+    assert release_waiting("default", keys).routes.total() == 1
 
 
-def test_a_search_for_limits_without_blocked_tasks_reads_only_those_asked_for():
+def test_a_release_locks_no_limit_that_blocks_no_task():
     limited.two_per_user.send_many({"user": key} for key in "aabbb")
 
-    assert idle("default", [TWO + "b"]) == set()
-    complete(claim())
+    counts = []
+    for keys in ("a", "ab"):
+        with CaptureQueriesContext(connection) as captured:
+            release_waiting("default", [TWO + key for key in keys])
+        counts.append(len(captured))
 
-    assert idle("default", [TWO + "b"]) == {TWO + "b"}
-    assert idle("default", [TWO + "a", TWO + "b"]) == {TWO + "a", TWO + "b"}
+    assert counts[0] == 1 < counts[1]
 
 
 def test_limits_that_exist_become_due_without_an_insert():
@@ -78,7 +78,7 @@ def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeyp
     limited.two_per_user.send_many({"user": key.removeprefix(TWO)} for key in keys)
     config = WorkerConfig.of("default")
     pool = SlotPool(False, 4, 0, InlineExecutor(Inbox().put), StartAheadTuner(4, 0))
-    releaser = LimitReleaser(WorkerStore(config, RUNNER), [pool])
+    releaser = LimitReleaser("default", [pool])
 
     def released():
         return sum(admitted.routes.total() for admitted in releaser.release())

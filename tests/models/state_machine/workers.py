@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from horsies_django import TaskStatus
+
 from .base import Base, Taken
 from .strategies import Pick, endings, picks, places, some_picks, workers
 
@@ -31,7 +33,7 @@ class Workers(Base):
         view = store.poll([pool])
         if view.deferred_in is not None and view.deferred_in <= 0:
             with store.transaction():
-                store.release_deferred()
+                store.tasks.make_due_claimable()
             view = store.poll([pool])
         claimable = self.model.claimable()
         assert bool(view.queues[0]) == bool(claimable)
@@ -136,7 +138,7 @@ class Workers(Base):
         for worker, taken in self.by_worker(which, "CLAIMED"):
             store = self.store_of(worker)
             with store.transaction():
-                store.release([each.claim for each in taken])
+                store.release([each.claim for each in taken], TaskStatus.CLAIMED)
             for each in taken:
                 self.model.release(*each.key)
 

@@ -11,6 +11,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim.complete_and_claim import compile_for
 from horsies_django.models.claims import WorkerInfo
@@ -337,8 +338,8 @@ def test_released_tasks_return_their_rate_limit_tokens_once():
     assert row.get().tokens < 1
 
     with transaction.atomic():
-        store.hand_back(claims[:4])
-        store.hand_back(claims[:4])  # already released: changes nothing
+        store.release(claims[:4], TaskStatus.RUNNING)
+        store.release(claims[:4], TaskStatus.RUNNING)  # already released: changes nothing
     assert 4 <= row.get().tokens < 5
     with transaction.atomic():
         store.hand_back_unknown(claims[6:])
@@ -354,7 +355,7 @@ def test_released_tasks_of_a_queue_without_a_rate_limit_change_no_row_of_a_queue
     store, _, claims = claim_ten()
 
     with transaction.atomic(), CaptureQueriesContext(connection) as statements:
-        store.hand_back(claims)
+        store.release(claims, TaskStatus.RUNNING)
 
     assert Task.objects.pending().count() == 2
     assert not [one["sql"] for one in statements if one["sql"].startswith('UPDATE "horsies_queues"')]
