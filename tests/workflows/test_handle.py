@@ -61,6 +61,8 @@ def listener(transactional_db):
 @pytest.fixture
 def queries(transactional_db):
     """The name of the thread of each query for workflows, on any connection."""
+    # The thread that polls for other tests has its own connection already.
+    wait_until(lambda: "horsies-waiter" not in {thread.name for thread in threading.enumerate()})
     with querying_threads("horsies_workflows") as names:
         yield names
 
