@@ -15,7 +15,7 @@ from django.utils.translation import ngettext
 
 from ...core.numbers import fill_numbers
 from ...core.workflow_status import Join
-from ...models import Task, TaskAttempt, Workflow, WorkflowTask
+from ...models import TaskAttempt, Workflow, WorkflowTask
 from ...ops.diagnosis import reasons_of, reasons_of_node
 from ...ops.payload_view.contents import PARTS, decode_text_columns, with_text_columns
 from ..formatting import as_json, format_time
@@ -47,7 +47,8 @@ def find_node(workflow: Workflow, place: int | None) -> WorkflowTask | None:
     if place is None:
         return None
     rows = node_rows(workflow).filter(task_index=place).order_by("task_index")
-    node: WorkflowTask | None = with_text_columns(rows, *_JSON).first()
+    small = with_text_columns(rows, *_JSON).select_related("task").defer(*_JSON, *(f"task__{name}" for name in PARTS))
+    node: WorkflowTask | None = small.first()
     if node is not None:
         node.workflow = workflow
         decode_text_columns(node, *_JSON)
@@ -95,9 +96,8 @@ def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
 def _reasons(node: WorkflowTask) -> list[str]:
     """Return why the node has not started, or else why its task is not running."""
     reasons = reasons_of_node(node)
-    if not reasons and node.completed_at is None and node.task_id is not None:
-        task = Task.objects.using(node._state.db).filter(pk=node.task_id).defer(*PARTS).first()
-        reasons = reasons_of(task) if task is not None else []
+    if not reasons and node.completed_at is None and node.task is not None:
+        reasons = reasons_of(node.task, getattr(node.workflow, "now", None))
     return [
         f"{reason.words} ({format_time(reason.when, exactly=False)})" if reason.when else reason.words
         for reason in reasons

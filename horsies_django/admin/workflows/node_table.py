@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from ...core.durations import format_duration
 from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import NodeKind
-from ...models import Workflow
+from ...models import Workflow, WorkflowTask
 from ..formatting import format_time
 from ..graph.drawing import KINDS, STATES, status_label, time_of
 from .node_rows import node_rows
@@ -108,12 +108,9 @@ def page_rows(
     return [found[key] for key, *_ in keys[:PAGE_SIZE] if key in found], after
 
 
-def find_row(workflow: Workflow, place: int) -> dict[str, Any] | None:
+def find_row(node: WorkflowTask) -> dict[str, Any]:
     """Return one node's row of the table."""
-    # Ordered explicitly: by primary key PostgreSQL would scan the table.
-    row: dict[str, Any] | None = (
-        node_rows(workflow).filter(task_index=place).order_by("task_index").values(*_COLUMNS).first()
-    )
+    row: dict[str, Any] = WorkflowTask.objects.using(node._state.db).filter(pk=node.pk).values(*_COLUMNS).get()
     return row
 
 

@@ -194,9 +194,14 @@ class WorkflowPage:
         return page_rows(self.workflow, self.filter, folded)
 
     @cached_property
+    def _lines(self) -> list[NodeLine]:
+        """The line of the node that is shown in detail, if any, and those of the table."""
+        return self._table.lines([*([find_row(self.node)] if self.node else []), *self._page[0]])
+
+    @property
     def lines(self) -> list[NodeLine]:
         """The lines of the table."""
-        return self._table.lines(self._page[0])
+        return self._lines[1:] if self.node else self._lines
 
     @property
     def next_after(self) -> str | None:
@@ -213,11 +218,10 @@ class WorkflowPage:
     @cached_property
     def node_detail(self) -> NodeDetail | None:
         """The node that is shown in detail, if any."""
-        row = find_row(self.workflow, self.node.task_index) if self.node else None
-        if self.node is None or row is None:
+        if self.node is None:
             return None
         is_on_top = self.failing is not None and self.failing.node.pk == self.node.pk
-        return node_detail(self.node, self._table.lines([row])[0], is_on_top=is_on_top)
+        return node_detail(self.node, self._lines[0], is_on_top=is_on_top)
 
     # Related rows.
 
