@@ -178,7 +178,7 @@ def test_10_a_limit_is_changed_and_obeyed(operator, tmp_path):
         wait_until(lambda: Task.objects.filter(queue_name="stock", status="PENDING").count() == 2)
         operator.click("stock")
         operator.await_text("Maximum number of tasks in progress")
-        operator.click_css("#content a[href*='state=running']")
+        operator.click_css("#content a[href*='state=active']")
         operator.await_text("items", reload=True)
 
         rows = operator.driver.find_elements(By.CSS_SELECTOR, "#result_list tbody tr")
