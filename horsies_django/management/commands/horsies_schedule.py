@@ -199,7 +199,7 @@ def _cells(row: Any) -> tuple[str, ...]:
         *(_when(moment, row.read_at) for moment in (row.next_run_at if row.enabled else None, row.last_run_at)),
         row.timing,
         row.timezone,
-        row.task_name or row.workflow_name,
+        row.task_name or row.workflow_name or "",
         str(row.run_count),
         row.last_error,
     )
