@@ -89,7 +89,7 @@ class TimeoutPolicy:
 
 def recover_all(tasks: TaskQuerySet, evidence: Evidence | None = None) -> int:
     """Recover ``tasks`` batch by batch; return how many were recovered."""
-    return run_all_batches(lambda: recover_batch(tasks))
+    return run_all_batches(lambda: recover_batch(tasks, evidence))
 
 
 def recover_batch(
