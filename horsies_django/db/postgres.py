@@ -274,11 +274,6 @@ def notify(alias: str, payload: str, channel: str = CHANNEL) -> None:
         cursor.execute(sql, [channel, payload])
 
 
-def microseconds_of(column: Statement) -> Statement:
-    """Return SQL for a time in microseconds since 1970, which Python reads faster than a time in words."""
-    return Statement(f"CAST(extract(epoch FROM {column.sql}) * 1000000 AS bigint)", column.params)
-
-
 def notification(payload: str | Param) -> Statement:
     """Return SQL that notifies every listener, once the statement that it is part of has committed."""
     return Statement("pg_notify(%s, %s)", (CHANNEL, payload))

@@ -131,18 +131,18 @@ def _batches(checked: Iterable[_Checked], ids: Iterator[UUID] | None) -> Iterato
     """Yield the calls of each INSERT, with the next of these ids or with new ones."""
     checked = iter(checked)
     while True:
-        batch, size = _Calls([], [], [], []), 0
-        for text, limit_key, unique_key in itertools.islice(checked, ROWS_PER_INSERT):
-            batch.kwargs.append(text)
-            batch.limit_keys.append(limit_key)
-            batch.unique_keys.append(unique_key)
-            size += len(text)
+        taken, size = list[_Checked](), 0
+        take = taken.append
+        for call in itertools.islice(checked, ROWS_PER_INSERT):
+            take(call)
+            size += len(call[0])
             if size >= TEXT_PER_INSERT:
                 break
-        if not (count := len(batch.kwargs)):
+        if not taken:
             return
-        batch.ids.extend(uuid7s(count) if ids is None else itertools.islice(ids, count))
-        yield batch
+        texts, limit_keys, unique_keys = map(list, zip(*taken, strict=True))
+        keys = uuid7s(len(taken)) if ids is None else list(itertools.islice(ids, len(taken)))
+        yield _Calls(keys, texts, limit_keys, unique_keys)
 
 
 def _all_or_none(database: str, inserts: int, *, is_unique: bool) -> AbstractContextManager[Any]:
