@@ -1,12 +1,12 @@
 """A task queue and workflow engine as a plain Django app, in the project's own database."""
 
-from .batches.batch import Batch
-from .batches.handle import BatchHandle, BatchProgress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from .core.current_task import CurrentTask, current_task
 from .core.grouping_policy import Gather
 from .core.registry import register_type
 from .core.retry import RetryPolicy
-from .core.schedule_patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .core.status import TASK_TERMINAL_STATES, TaskStatus
 from .core.unique import Unique
 from .core.version import __version__ as __version__
@@ -20,30 +20,35 @@ from .core.workflow_status import (
 )
 from .enqueue.context import TaskContext
 from .enqueue.handle import Progress, TaskHandle, TaskInfo
-from .enqueue.node_factories import sleep, wait_for_event
-from .enqueue.nodes import (
-    EventNode,
-    MapNode,
-    Node,
-    NodeKey,
-    SleepNode,
-    SubWorkflowSummary,
-    TaskNode,
-    WorkflowContext,
-    WorkflowMeta,
-    together,
-)
 from .enqueue.task import HorsiesTask, register_task, task
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
-from .reaper.recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
-from .schedules.declaration import schedule
-from .workflows.compile import SuccessCase, SuccessPolicy
-from .workflows.conditions import register_condition
-from .workflows.definition import WorkflowDefinition, workflow_builder
-from .workflows.handle import WorkflowHandle
-from .workflows.subworkflow_node import SubWorkflowNode
-from .workflows.workflow import Workflow
+
+if TYPE_CHECKING:
+    from .batches.batch import Batch
+    from .batches.handle import BatchHandle, BatchProgress
+    from .core.schedule_patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
+    from .enqueue.node_factories import sleep, wait_for_event
+    from .enqueue.nodes import (
+        EventNode,
+        MapNode,
+        Node,
+        NodeKey,
+        SleepNode,
+        SubWorkflowSummary,
+        TaskNode,
+        WorkflowContext,
+        WorkflowMeta,
+        together,
+    )
+    from .reaper.recovery import reclaim, recover_stuck_workflows
+    from .schedules.declaration import schedule
+    from .workflows.compile import SuccessCase, SuccessPolicy
+    from .workflows.conditions import register_condition
+    from .workflows.definition import WorkflowDefinition, workflow_builder
+    from .workflows.handle import WorkflowHandle
+    from .workflows.subworkflow_node import SubWorkflowNode
+    from .workflows.workflow import Workflow
 
 __all__ = [
     "TASK_TERMINAL_STATES",
@@ -113,3 +118,43 @@ __all__ = [
     "wait_for_event",
     "workflow_builder",
 ]
+
+#: The names that are imported when first used, by module: a process that only sends tasks needs none of them.
+_WHEN_USED: Final = {
+    "batches.batch": ["Batch"],
+    "batches.handle": ["BatchHandle", "BatchProgress"],
+    "core.schedule_patterns": ["Cron", "Daily", "Every", "Hourly", "Monthly", "Weekly"],
+    "enqueue.node_factories": ["sleep", "wait_for_event"],
+    "enqueue.nodes": [
+        "EventNode",
+        "MapNode",
+        "Node",
+        "NodeKey",
+        "SleepNode",
+        "SubWorkflowSummary",
+        "TaskNode",
+        "WorkflowContext",
+        "WorkflowMeta",
+        "together",
+    ],
+    "reaper.recovery": ["reclaim", "recover_stuck_workflows"],
+    "schedules.declaration": ["schedule"],
+    "workflows.compile": ["SuccessCase", "SuccessPolicy"],
+    "workflows.conditions": ["register_condition"],
+    "workflows.definition": ["WorkflowDefinition", "workflow_builder"],
+    "workflows.handle": ["WorkflowHandle"],
+    "workflows.subworkflow_node": ["SubWorkflowNode"],
+    "workflows.workflow": ["Workflow"],
+}
+_MODULES: Final = {name: module for module, names in _WHEN_USED.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
     from .management.metrics_port import ServeMetrics
+    from .models import Schedule
+    from .models.subscribers import RunHandle
 
 
 class HorsiesConfig(AppConfig):
@@ -61,28 +63,36 @@ class HorsiesConfig(AppConfig):
         register(checks.check_modules)
         register(checks.check_queues)
 
+    def load_metrics_server(self) -> ServeMetrics:
+        """Return the function that serves a worker's metrics. Raises ImproperlyConfigured if its library is missing."""
+        from .extras.prometheus.worker_server import serve
+
+        return serve
+
 
 def subscribe() -> None:
-    """Set the functions of higher layers that models and commands call."""
+    """Set the functions of higher layers that models call."""
     from .enqueue.send_signals import ended_after_commit
-    from .management import metrics_port
     from .models.subscribers import subscribers
-    from .schedules.dispatch import run_now
-    from .schedules.validation import problems_of
     from .workflows import gateway
 
     subscribers.follow_nodes = gateway.lock_then_advance
     subscribers.retry_nodes = gateway.retry_nodes
     subscribers.send_ended = ended_after_commit
-    subscribers.schedule_problems = problems_of
-    subscribers.run_schedule = run_now
-    metrics_port.subscribers.load_server = _load_metrics_server
+    subscribers.schedule_problems = _schedule_problems
+    subscribers.run_schedule = _run_schedule
 
 
-def _load_metrics_server() -> ServeMetrics:
-    from .extras.prometheus.worker_server import serve  # only here, because it needs the library of the extra
+def _schedule_problems(row: Schedule) -> Mapping[str, list[str]]:
+    from .schedules.validation import problems_of  # only here, because it imports the compiler of workflows
 
-    return serve
+    return problems_of(row)
+
+
+def _run_schedule(row: Schedule) -> RunHandle:
+    from .schedules.dispatch import run_now  # only here, because it imports the compiler of workflows
+
+    return run_now(row)
 
 
 #: The modules that are imported from each app.

@@ -18,6 +18,7 @@ MAX_CYCLE = 6
 #: Calls that import what a string names, and the modules whose purpose that is: the settings and the apps name those.
 BY_STRING = {"import_module", "import_string", "__import__", "get_model"}
 MAY_IMPORT_BY_STRING = {
+    PACKAGE: "its own names, when first used; it also imports them for type checkers",
     f"{PACKAGE}.apps": "the modules of each app, and those of OPTIONS",
     f"{PACKAGE}.core.middleware_loader": "the middleware that OPTIONS names",
     f"{PACKAGE}.core.option_parsers": "the functions that OPTIONS names",

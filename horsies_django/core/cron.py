@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from croniter import croniter
-from croniter.croniter import CroniterBadDateError, CroniterError
-
 #: Years to search for a match. A leap day falls on a given weekday at least every 40 years.
 YEARS: Final = 50
 
@@ -63,7 +60,12 @@ def expanded(expression: str) -> str:
 
 
 def iterator(fields: str, start: datetime.datetime) -> Any:
-    """Return croniter's iterator over naive local times after ``start``."""
+    """Return croniter's iterator over naive local times after ``start``.
+
+    Like the other functions it imports croniter only when called: a process that only sends tasks never needs it.
+    """
+    from croniter import croniter
+
     return croniter(fields, start, second_at_beginning=True, max_years_between_matches=YEARS)
 
 
@@ -140,6 +142,8 @@ def _can_read(place: int, part: str, count: int) -> bool:
 
 def _values(place: int, part: str, count: int) -> Any:
     """Return the values of one field; None if it can't be read."""
+    from croniter import CroniterError, croniter
+
     parts = ["*"] * count
     parts[place] = part
     try:
@@ -150,6 +154,8 @@ def _values(place: int, part: str, count: int) -> Any:
 
 
 def _of_the_whole(text: str) -> tuple[str, ...]:
+    from croniter import CroniterBadDateError, CroniterError
+
     try:
         iterator(text, datetime.datetime(2026, 1, 1)).get_next(datetime.datetime)  # noqa: DTZ001  # a naive local time, as croniter takes it
     except CroniterBadDateError:

@@ -14,8 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from croniter.croniter import CroniterBadDateError
-
 from .cron import iterator
 from .schedule_patterns import Cron, Every
 
@@ -153,7 +151,7 @@ class Slots:
                 if slot is not None and (after is None or slot > after):
                     yield slot
                     after = slot if after is not None else None
-        except (CroniterBadDateError, OverflowError):
+        except OverflowError:
             return
 
     def _instant(self, local_time: datetime) -> datetime | None:

@@ -1,11 +1,10 @@
-"""``--metrics-port``: where a worker serves its own metrics, and the function of an extra that serves them."""
+"""``--metrics-port``: where a worker serves its own metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from horsies_django.core.options import MetricsOptions
@@ -40,20 +39,6 @@ class ServeMetrics(Protocol):
         self, figures: SupervisorFigures, address: Address, options: MetricsOptions
     ) -> AbstractContextManager[None]:
         """Return the context."""
-
-
-LoadServer: TypeAlias = Callable[[], ServeMetrics]
-
-
-@dataclass(slots=True)
-class Subscribers:
-    """The function of a higher layer that the command calls; it subscribes when the app is ready."""
-
-    #: Returns the function that serves metrics. Raises ImproperlyConfigured if its library is not installed.
-    load_server: LoadServer = field(init=False)
-
-
-subscribers: Final = Subscribers()
 
 
 def parse_address(where: str, given: str | int) -> Address:

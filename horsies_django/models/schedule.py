@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
@@ -15,8 +15,6 @@ from django.utils.translation import gettext_lazy as _
 from ..core.clock import aware, project_timezone
 from ..core.operations import log_operation, names_of
 from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, DisabledBy, Overlap
-from ..core.schedule_patterns import parse
-from ..core.schedule_slots import Slots, parse_timezone
 from ..db.clock import database_now
 from ..db.constraints import values_in_range
 from ..db.expressions import NowPlus
@@ -24,6 +22,9 @@ from ..db.fields import DateTimeField, JSONField
 from ..db.notifications import notify_schedules_changed_after_commit
 from ..db.now import Now
 from .subscribers import RunHandle, subscribers
+
+if TYPE_CHECKING:
+    from ..core.schedule_slots import Slots
 
 #: The default of ``max_catch_up_runs``.
 DEFAULT_MAX_CATCH_UP: Final = 100
@@ -343,6 +344,9 @@ class Schedule(models.Model):
     @property
     def slots(self) -> Slots:
         """Return its slots. Raises ValueError if its timing or time zone is invalid."""
+        from ..core.schedule_patterns import parse
+        from ..core.schedule_slots import Slots, parse_timezone
+
         slots = Slots(
             pattern=parse(self.timing),
             zone=parse_timezone(self.timezone),

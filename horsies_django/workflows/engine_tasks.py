@@ -1,4 +1,7 @@
-"""The engine's own tasks, which do in a worker what must not happen in the engine's transactions."""
+"""The engine's own tasks, which do in a worker what must not happen in the engine's transactions.
+
+Django imports this module when it starts, so that the tasks have names. Each imports what it needs when it runs.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,7 @@ from ..core.workflow_errors import STOPPED_BY, WorkflowCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.context import TaskContext
-from ..enqueue.nodes import WorkflowContext
 from ..enqueue.task import task
-from . import input_resolver, lifecycle
-from .conditions import condition_at
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask
@@ -36,7 +36,10 @@ def wake(context: TaskContext) -> None:
 @task(takes_context=True)
 def decide(context: TaskContext) -> bool:
     """Evaluate the conditions of a node; return whether the node may run."""
+    from ..enqueue.nodes import WorkflowContext
     from ..models import WorkflowTask
+    from . import input_resolver
+    from .conditions import condition_at
 
     database = context.run.database
     with snooze_on_outage():
@@ -66,6 +69,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     """
     from ..core.ids import uuid7
     from ..models import Workflow, WorkflowTask
+    from . import input_resolver, lifecycle
     from .definition_registry import definition_at
     from .engine.rows import IN_PROGRESS
     from .start import insert_or_get

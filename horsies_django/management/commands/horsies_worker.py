@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
@@ -18,7 +19,7 @@ from horsies_django.core.options import WorkerOptions, worker_option
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.environment import boolean, flag_or_variable, parse_names
 from horsies_django.management.metrics_port import FLAG as METRICS_PORT
-from horsies_django.management.metrics_port import parse_address, subscribers
+from horsies_django.management.metrics_port import parse_address
 from horsies_django.management.reload import run_with_reload
 from horsies_django.worker.config import Until, WorkerConfig
 from horsies_django.worker.console_logging import accepts_records, log_to_console
@@ -176,7 +177,8 @@ def _metrics_server(config: WorkerConfig, given: str | None) -> Callable[[], _Se
         if given is not None:
             raise ValueError(f"{where}: not allowed with --once or --drain; allowed: a worker that runs until stopped.")
         return lambda: serve_nothing
-    return lambda: partial(subscribers.load_server(), address=address, options=config.options.metrics)
+    app: Any = apps.get_app_config("horsies_django")  # by name, because the extra that serves is above the commands
+    return lambda: partial(app.load_metrics_server(), address=address, options=config.options.metrics)
 
 
 def _variable(flag: str, given: Any) -> Any:
