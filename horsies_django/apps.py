@@ -105,7 +105,7 @@ def load_modules() -> None:
     Raises ImproperlyConfigured, naming the module, if it does not exist or calls ``sys.exit()``. Any other error of a
     module is raised unchanged, with a note that names the module.
     """
-    from .core.loading import loading
+    from .core.backends import loading
     from .workflows import engine_tasks  # noqa: F401  # the tasks of the engine itself
 
     loading.is_active = True

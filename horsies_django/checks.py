@@ -45,7 +45,7 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
 
 def check_queues(**kwargs: Any) -> list[CheckMessage]:
     """Return an error for each task of an app with a queue that its backend does not have."""
-    from .core.loading import loading
+    from .core.backends import loading
 
     return [Error(str(problem), hint=problem.hint, obj=None, id="horsies.E010") for problem in loading.problems]
 

@@ -20,7 +20,7 @@ BY_STRING = {"import_module", "import_string", "__import__", "get_model"}
 MAY_IMPORT_BY_STRING = {
     PACKAGE: "its own names, when first used; it also imports them for type checkers",
     f"{PACKAGE}.apps": "the modules of each app, and those of OPTIONS",
-    f"{PACKAGE}.core.middleware_loader": "the middleware that OPTIONS names",
+    f"{PACKAGE}.core.middleware": "the middleware that OPTIONS names",
     f"{PACKAGE}.core.option_parsers": "the functions that OPTIONS names",
     f"{PACKAGE}.db.online": "the models of a migration's state, which are classes of no module",
 }

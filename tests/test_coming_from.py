@@ -29,10 +29,10 @@ import horsies_django
 from horsies_django import HorsiesTask, exceptions, log, middleware, models, signals, testing
 from horsies_django.core import options
 from horsies_django.core.status import TaskStatus
-from horsies_django.core.task_options import TaskOptions
 from horsies_django.core.workflow_errors import WorkflowCode
 from horsies_django.enqueue import task as task_module
 from horsies_django.enqueue.node_factories import TaskNodeOptions
+from horsies_django.enqueue.task import TaskOptions
 from horsies_django.ops import inspector
 from horsies_django.schedules.declaration import ScheduleOptions
 from horsies_django.workflows.workflow import WorkflowKeywords

@@ -33,8 +33,8 @@ from horsies_django import (
     WorkflowTaskStatus,
 )
 from horsies_django.core import options
+from horsies_django.core.lifecycle import Transition
 from horsies_django.core.schedule_enums import CatchUp, Overlap
-from horsies_django.core.transition import Transition
 from horsies_django.core.workflow_errors import DefinitionErrorCode, WorkflowCode
 from horsies_django.enqueue.node_factories import TaskNodeOptions
 from horsies_django.reaper.duties import DUTIES

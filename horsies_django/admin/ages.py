@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ..core.durations import format_brief, format_duration, format_relative
+from ..core.numbers import format_brief, format_duration, format_relative
 from .formatting import format_time
 
 #: The formats, by the name that live.js knows them by. Each takes seconds.

@@ -28,8 +28,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..core.durations import format_about, format_brief
-from ..core.numbers import format_number
+from ..core.numbers import format_about, format_brief, format_number
 from ..ops.metrics.history import COMPLETED, FAILED, RETRIED, History
 
 #: The style sheets of a page with charts.

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from ..core.durations import format_brief
+from ..core.numbers import format_brief
 from ..ops.metrics.history import DAY, HOUR, attempt_history
 from ..ops.metrics.latency import ExceededSince, LatencyWarning
 from .ages import age_at

@@ -15,8 +15,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ..core.durations import format_about
-from ..core.numbers import fill_numbers, format_lower_bound
+from ..core.numbers import fill_numbers, format_about, format_lower_bound
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..core.workflow_status import WorkflowStatus

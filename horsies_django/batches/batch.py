@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 
 from ..core.backends import config_of
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..core.dry_run import is_dry_run
+from ..core.current_task import is_dry_run
 from ..core.ids import uuid7
 from ..enqueue.nodes import NodeKey
 from ..workflows.compile import NAME_LENGTH, is_name

@@ -10,7 +10,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..core.dry_run import is_dry_run
+from ..core.current_task import is_dry_run
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue.nodes import NodeKey
 from ..workflows.handle import WorkflowHandle

@@ -1,12 +1,18 @@
-"""Look up the backends of ``TASKS`` that store tasks in a database, and their OPTIONS."""
+"""Look up the backends of ``TASKS`` that store tasks in a database, and their OPTIONS.
+
+Collects the problems of tasks with their queues while Django starts, for a system check that reports all of them.
+"""
 
 from __future__ import annotations
+
+import difflib
+from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
-from .compat import BaseTaskBackend, InvalidTask, task_backends
-from .options import Options, Parsed, parse
+from .compat import BaseTaskBackend, FrameworkTask, InvalidTask, task_backends
+from .options import Options, Parsed, Problem, parse
 
 
 class ConfiguredBackend(BaseTaskBackend):
@@ -64,3 +70,30 @@ def horsies_backend(alias: str) -> ConfiguredBackend:
         known = ", ".join(map(repr, backends)) or "none"
         raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {known}.")
     return backends[alias]
+
+
+class Loading:
+    """Whether Django is starting, and the tasks whose backend lacks their queue.
+
+    During the start such a task raises nothing, so that a system check can report all of them, not only the first.
+    Sending one still raises InvalidTask.
+    """
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self.problems: list[Problem] = []
+
+    def note_queue(self, task: FrameworkTask[..., Any], queues: set[str]) -> None:
+        """Record that a task's queue is not in ``queues``. Does nothing if QUEUES is one text: a check reports that."""
+        if isinstance(task_backends.settings[task.backend].get("QUEUES"), str):
+            return
+        name, known = task.queue_name, sorted(queues)
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else "Add the name to QUEUES, or give the task another queue."
+        allowed = f"the QUEUES of TASKS[{task.backend!r}], {', '.join(known)}"
+        problem = Problem(f"queue_name of {task.module_path}", name, allowed, hint)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+loading: Final = Loading()

@@ -1,7 +1,9 @@
-"""``current_task()``: which task the calling code runs for."""
+"""What the calling code runs in: a task (``current_task()``), the body of an atomic one, or a dry run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -73,3 +75,20 @@ def log_attributes(row: ClaimedRow | None) -> dict[str, Any]:
 
 #: The names of these attributes.
 LOG_ATTRIBUTES: Final = ("task_id", "task_name", "queue", "attempt", "workflow_id")
+
+
+_IS_DRY: Final[ContextVar[bool]] = ContextVar("horsies_dry", default=False)
+
+
+@contextmanager
+def dry_run() -> Iterator[None]:
+    """Insert nothing that this block sends. The handles in it belong to tasks that don't exist."""
+    token = _IS_DRY.set(True)
+    try:
+        yield
+    finally:
+        _IS_DRY.reset(token)
+
+
+#: Returns whether this code is in a dry run.
+is_dry_run: Final = _IS_DRY.get

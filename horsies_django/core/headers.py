@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
-from .middleware_loader import load_factory
+from .middleware import load_factory
 from .options import Options
 from .serialization import check_size, dumps, encode
 

@@ -7,11 +7,11 @@ what people read, such as pages, messages, keys and ``repr()``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from django.utils.crypto import salted_hmac
@@ -21,9 +21,11 @@ from .compat import FrameworkTask
 from .exceptions import NotRegistered
 from .parameters import parameters_of
 from .registry import registry
-from .task_options import Sensitive
 
 logger = logging.getLogger("horsies_django.masking")
+
+#: Names of arguments and of keys in results, or ``(name, value) -> bool``: values that are hidden from viewers.
+Sensitive: TypeAlias = Collection[str] | Callable[[str, Any], bool]
 
 #: The text shown in place of a sensitive value.
 MASKED: Final[str] = SafeExceptionReporterFilter.cleansed_substitute

@@ -19,18 +19,23 @@ it can wrap without a change of threads. If it has a function ``headers()``, eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone, translation
+from django.utils.module_loading import import_string
 
 from .compat import FrameworkTask
+from .current_task import is_dry_run
+from .options import Options
 from .results import TaskError
 
 
@@ -177,3 +182,66 @@ class TimezoneMiddleware(ContextMiddleware):
         """Return the name of the current time zone."""
         name = getattr(timezone.get_current_timezone(), "key", None)
         return {"timezone": name} if name else {}
+
+
+#: A middleware factory: takes the callable to wrap and returns the wrapper.
+Factory = Callable[[Any], Any]
+
+ALLOWED: Final = "dotted paths of middleware"
+
+
+@functools.cache
+def load_factory(path: str) -> Factory:
+    """Return the factory at a dotted path. Raises ImproperlyConfigured naming the problem."""
+    try:
+        found = import_string(path)
+    except Exception as error:
+        raise ImproperlyConfigured(f"middleware {path!r} can't be imported: {error}") from error
+    if problem := next(_problems_of(found), None):
+        raise ImproperlyConfigured(f"middleware {path!r} {problem}")
+    factory: Factory = found
+    return factory
+
+
+def supports_mode(factory: Factory, *, is_async: bool) -> bool:
+    """Whether it wraps coroutines (``is_async``) or functions directly; by default functions only."""
+    return bool(getattr(factory, "async_capable", False) if is_async else getattr(factory, "sync_capable", True))
+
+
+def _problems_of(found: Any) -> Iterator[str]:
+    if not callable(found):
+        yield f"is {type(found).__name__}; allowed: a function or a class that takes the callable to wrap."
+    elif not any(supports_mode(found, is_async=is_async) for is_async in (False, True)):
+        yield "is neither sync_capable nor async_capable; allowed: one of them, or both."
+    elif not callable(getattr(found, "headers", dict)):
+        yield "has headers that can't be called; allowed: a function, a static or a class method, that takes nothing."
+    elif not callable(getattr(found, "around_send", dict)):
+        yield "has an around_send that can't be called; allowed: a function, a static or a class method."
+    elif isinstance(names := getattr(found, "reserved_headers", ()), str | bytes) or not isinstance(names, Collection):
+        yield f"has reserved_headers {names!r}; allowed: a collection of names."
+
+
+Wrapper = Callable[[TaskSend], AbstractContextManager[Any]]
+
+
+def around_send(options: Options, send: TaskSend) -> AbstractContextManager[Any]:
+    """Return the context managers of all middleware for one send, the outermost first. A dry run has none.
+
+    Raises ImproperlyConfigured for an invalid middleware, and whatever a middleware raises.
+    """
+    wrappers = _wrappers(options.middleware)
+    return _within(wrappers, send) if wrappers and not is_dry_run() else nullcontext()
+
+
+@contextmanager
+def _within(wrappers: tuple[Wrapper, ...], send: TaskSend) -> Iterator[None]:
+    with ExitStack() as stack:
+        for wrapper in wrappers:
+            stack.enter_context(wrapper(send))
+        yield
+
+
+@functools.cache
+def _wrappers(paths: tuple[str, ...]) -> tuple[Wrapper, ...]:
+    found = (getattr(load_factory(path), "around_send", None) for path in paths)
+    return tuple(wrapper for wrapper in found if wrapper not in (None, ContextMiddleware.around_send))

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from django.utils.module_loading import import_string
 
-from .rates import RATE_ALLOWED, Rate
+from .limits import RATE_ALLOWED, Rate
 from .results import RESERVED_CODES
 from .retry import RetryPolicy, is_code
 
@@ -19,6 +19,9 @@ _DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
 
 #: A duration in an option: seconds, a timedelta, or a text like "7d".
 DurationOption: TypeAlias = timedelta | float | str
+
+#: How long an ended task is kept: a completed one, or by state; None is for ever. See the page on retention.
+Retention: TypeAlias = DurationOption | Mapping[str, DurationOption | None] | None
 
 #: Seconds in a hundred years.
 LONGEST_DURATION: Final = 100 * 365 * 86_400

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from django.conf import settings
 
+from .limits import Rate
 from .option_parsers import (
     BOOLEAN,
     DURATION_ALLOWED,
@@ -37,7 +38,6 @@ from .option_parsers import (
     seconds,
     text,
 )
-from .rates import Rate
 from .retry import MAX_INTERVAL, MAX_RETRIES, RetryPolicy
 
 

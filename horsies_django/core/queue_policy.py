@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final, Self
 
+from .limits import RATE_ALLOWED, Rate
 from .option_parsers import (
     LONGEST_DURATION,
     MAX_CONCURRENCY,
@@ -19,7 +20,6 @@ from .option_parsers import (
     parse_duration,
 )
 from .options import QueueOptions
-from .rates import RATE_ALLOWED, Rate
 
 logger = logging.getLogger("horsies_django.worker")
 

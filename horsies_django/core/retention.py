@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from .option_parsers import INHERIT, LONGEST_DURATION, RETENTION_STATES, parse_retention
-from .task_options import Retention
+from .option_parsers import INHERIT, LONGEST_DURATION, RETENTION_STATES, Retention, parse_retention
 
 #: The value for tasks that are kept for ever. NULL leaves the decision to the queue and the backend.
 LONGEST: Final = timedelta(seconds=LONGEST_DURATION)

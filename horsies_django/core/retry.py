@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeGuard
 
 from .exceptions import LONGEST_DELAY, Discard, Retry
 from .results import ContractCode, OperationalCode, TaskResult
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .options import DefaultOptions
 
 logger = logging.getLogger("horsies_django")
+
+#: ``(exception, task_result) -> seconds``, or None to give up.
+Backoff: TypeAlias = Callable[[BaseException | None, Any], float | None]
 
 MAX_RETRIES: Final = 999
 MAX_INTERVAL: Final = 86_400.0

@@ -17,7 +17,7 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
-from ..core.around_send import around_send
+from ..core.backends import loading
 from ..core.compat import (
     FrameworkTask,
     FrameworkTaskResult,
@@ -26,8 +26,7 @@ from ..core.compat import (
     framework_signals,
     task_enqueued,
 )
-from ..core.loading import loading
-from ..core.middleware import TaskSend
+from ..core.middleware import TaskSend, around_send
 from ..core.option_parsers import LONGEST_DURATION
 from .backend_checks import INSTALL, NOT_INSTALLED, check_backend
 from .call_builder import CallBuilder

@@ -14,7 +14,7 @@ from django.db import connections, router
 
 from ..core.backends import all_backends
 from ..core.compat import task_backends
-from ..core.middleware_loader import load_factory
+from ..core.middleware import load_factory
 from ..core.options import Parsed, QueueOptions, backend_problems
 from ..db.check_database import database_problem
 

@@ -14,7 +14,7 @@ from django.db.models.lookups import GreaterThan
 
 from ..core import headers, type_check
 from ..core.compat import FrameworkTask
-from ..core.limit_terms import terms_of
+from ..core.limits import terms_of
 from ..core.mask import BY_NAME, Mask
 from ..core.options import Options
 from ..core.parameters import parameters_of

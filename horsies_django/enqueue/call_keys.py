@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.compat import InvalidTask
 from ..core.grouping_policy import Gather
-from ..core.limit_terms import LENGTH
+from ..core.limits import LENGTH
 from ..core.mask import MASKED, Mask, keyed_hash
 from ..core.parameters import Parameters, parameters_of
 from ..core.serialization import clean_text, decode_call

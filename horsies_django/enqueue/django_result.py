@@ -31,9 +31,8 @@ from ..core.exceptions import (
     TaskTimedOut,
     WorkerCrashed,
 )
-from ..core.names import name_of
 from ..core.options import NO_DEFAULTS
-from ..core.registry import registry
+from ..core.registry import name_of, registry
 from ..core.results import OperationalCode, OutcomeCode
 from ..core.retention import read_retention
 from ..core.retry import NO_RETRIES, RetryPolicy

@@ -18,7 +18,7 @@ from django.db.models import Case, F, TextField, Value, When
 from django.db.models.functions import Cast, Least
 
 from ..core.compat import FrameworkTask
-from ..core.dry_run import is_dry_run
+from ..core.current_task import is_dry_run
 from ..core.grouping_policy import Gather
 from ..core.ids import uuid7
 from ..core.options import Options

@@ -17,10 +17,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from ..core import headers
-from ..core.around_send import around_send
-from ..core.dry_run import is_dry_run
+from ..core.current_task import is_dry_run
 from ..core.ids import uuid7
-from ..core.middleware import TaskSend
+from ..core.middleware import TaskSend, around_send
 from ..core.options import Options
 from ..db import notifications, postgres
 from ..db.expressions import Param

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from django.db import connections, transaction
 
-from ..core.dry_run import is_dry_run
+from ..core.current_task import is_dry_run
 from ..core.ids import uuid7s
 from ..core.options import Options
 from ..core.serialization import dumps

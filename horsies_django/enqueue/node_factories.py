@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
+from ..core.option_parsers import Retention
 from ..core.retry import RetryPolicy
-from ..core.task_options import Retention
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join
 from .nodes import Condition, EventNode, MapNode, Node, ResultOf, SleepNode, Source, TaskNode

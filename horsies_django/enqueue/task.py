@@ -16,6 +16,7 @@ from typing import (
     Literal,
     ParamSpec,
     Protocol,
+    TypedDict,
     TypeVar,
     cast,
     overload,
@@ -36,13 +37,21 @@ from ..core.compat import (
 )
 from ..core.grouping_policy import Gather
 from ..core.ids import parse_uuid
-from ..core.names import RESERVED, at_module_level, check_task_function, checked_aliases, checked_name, source_location
+from ..core.limits import ConcurrencyKey
+from ..core.mask import Sensitive
 from ..core.operations import log_operation
-from ..core.option_parsers import INHERIT, RETENTION_STATES
+from ..core.option_parsers import INHERIT, RETENTION_STATES, Retention
 from ..core.options import NO_DEFAULTS, DefaultOptions
-from ..core.registry import registry
-from ..core.retry import MAX_INTERVAL, RetryPolicy, is_interval
-from ..core.task_options import Backoff, ConcurrencyKey, Retention, Sensitive, TaskOptions
+from ..core.registry import (
+    RESERVED,
+    at_module_level,
+    check_task_function,
+    checked_aliases,
+    checked_name,
+    registry,
+    source_location,
+)
+from ..core.retry import MAX_INTERVAL, Backoff, RetryPolicy, is_interval
 from ..core.unique import Unique
 from .context import TaskContext
 
@@ -77,6 +86,30 @@ else:
         """The framework's Task is generic in the backport and in the type stubs, but not in Django itself."""
 
         __slots__ = ()
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of ``@task``, as an editor completes them; :class:`HorsiesTask` explains each."""
+
+    name: str | None
+    aliases: Collection[str]
+    priority: int
+    queue_name: str
+    backend: str
+    max_attempts: int | None
+    backoff: float | RetryPolicy | Backoff | None
+    retry_policy: RetryPolicy | None
+    exception_mapper: Mapping[type[BaseException], str]
+    timeout: float | None
+    retention: Retention
+    atomic: bool
+    concurrency_key: ConcurrencyKey | None
+    concurrency_scope: str | None
+    max_concurrency: int | None
+    rate_limit: str | None
+    metadata: Mapping[str, Any] | None
+    sensitive: Sensitive
+    unique: Unique | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from ..core.compat import FrameworkTask
 from ..core.exceptions import TaskInterrupt
-from ..core.names import name_of
 from ..core.options import Options
+from ..core.registry import name_of
 from ..core.serialization import dumps
 from ..models.claims import ClaimedTask, WorkerInfo, metadata_of
 

@@ -13,10 +13,10 @@ from django.utils import timezone
 
 from ..core.clock import DATES_ALLOWED, is_in_range
 from ..core.grouping_policy import Gather
-from ..core.names import NAME_LENGTH, is_module_level
+from ..core.limits import Rate
 from ..core.option_parsers import LONGEST_DURATION, problems_of_mapper
 from ..core.parameters import parameters_of
-from ..core.rates import Rate
+from ..core.registry import NAME_LENGTH, is_module_level
 from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
 from ..core.serialization import clean_text

@@ -11,8 +11,7 @@ from .schedule import Schedule
 from .task import Overview, Task
 from .task_item import TaskItem
 from .worker import Worker
-from .workflow import Workflow
-from .workflow_event import WorkflowEvent
+from .workflow import Workflow, WorkflowEvent
 from .workflow_task import WorkflowTask
 
 __all__ = [

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db import models, transaction
 from django.db.models import Count, Min, Q, Subquery
 
-from ..core.limit_terms import LimitTerms
+from ..core.limits import LimitTerms
 from ..core.status import TaskStatus
 from ..db.expressions import BoundParam, NowPlus, Param
 from ..db.now import Now

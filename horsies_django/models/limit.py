@@ -12,10 +12,9 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..core.limit_terms import LENGTH, LimitTerms, declared_terms
+from ..core.limits import CLOCK_STEP, LENGTH, TOKEN_RANGE, LimitTerms, Rate, declared_terms
 from ..core.operations import log_operation, names_of
 from ..core.queue_policy import COLUMNS, NO_LIMIT, NO_RATE, parse_policy
-from ..core.rates import CLOCK_STEP, TOKEN_RANGE, Rate
 from ..db.constraints import values_in_range
 from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField

@@ -9,9 +9,9 @@ from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from ..core.limits import TOKEN_RANGE
 from ..core.operations import log_operation, names_of
 from ..core.queue_policy import COLUMNS, parse_policy
-from ..core.rates import TOKEN_RANGE
 from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField, JSONField
 from ..db.notifications import ANY_QUEUE, wake_after_commit

@@ -21,11 +21,11 @@ from django.db.models.functions import Cast, Greatest
 
 from ..core import lifecycle
 from ..core.current_task import atomic_task_id
+from ..core.lifecycle import Transition
 from ..core.results import OperationalCode, OutcomeCode, TaskError
 from ..core.serialization import clean_text
 from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
-from ..core.transition import Transition
 from ..core.unique import UniqueUntil
 from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts

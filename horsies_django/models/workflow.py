@@ -1,4 +1,7 @@
-"""Workflows: one row for each run. A transaction locks the root's row before it changes anything of the tree."""
+"""Workflows, one row for each run, and the events sent to them.
+
+A transaction locks the root's row before it changes anything of the tree.
+"""
 
 from __future__ import annotations
 
@@ -176,3 +179,34 @@ class Workflow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pk})"
+
+
+class WorkflowEvent(models.Model):
+    """An event, stored even if its node does not wait yet. A later event replaces an earlier one of the same name."""
+
+    id = models.BigAutoField(primary_key=True)
+    workflow = models.ForeignKey(
+        "horsies_django.Workflow",
+        models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="events",
+        verbose_name=_("workflow"),
+    )
+    name = models.CharField(_("name"), max_length=255)
+    payload = JSONField(_("payload"), null=True, blank=True)
+    sent_at = DateTimeField(_("sent at"), db_default=Now())
+
+    objects: models.Manager[WorkflowEvent] = models.Manager()
+
+    class Meta:
+        db_table = "horsies_workflow_events"
+        verbose_name = _("workflow event")
+        verbose_name_plural = _("workflow events")
+        constraints = [
+            models.UniqueConstraint(fields=["workflow", "name"], name="horsies_event_is_there_once"),
+            values_in_range("event", "sent_at workflow"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

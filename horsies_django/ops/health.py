@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..core.backends import ConfiguredBackend
-from ..core.durations import format_brief
+from ..core.numbers import format_brief
 from ..core.option_parsers import parse_duration
 from ..models import Task, Worker
 from ..models.depths import Depths, depths

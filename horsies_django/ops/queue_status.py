@@ -11,8 +11,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from ..core.backends import all_backends
-from ..core.durations import format_brief
-from ..core.numbers import fill_numbers
+from ..core.numbers import fill_numbers, format_brief
 from ..core.options import QueueOptions
 from ..core.queue_policy import COLUMNS, KEEP_FOREVER, QueuePolicy
 from ..core.status import TaskStatus

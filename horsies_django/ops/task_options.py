@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from ..core.durations import format_duration
 from ..core.grouping_policy import Gather
-from ..core.names import source_location
-from ..core.numbers import fill_numbers
-from ..core.registry import registry
+from ..core.numbers import fill_numbers, format_duration
+from ..core.registry import registry, source_location
 from ..core.retention import LONGEST, retention_of
 from ..core.status import TaskStatus
 from ..core.unique import Unique

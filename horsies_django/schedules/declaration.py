@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 from ..core.backends import config_of
 from ..core.clock import DATES_ALLOWED, is_in_range, project_timezone
 from ..core.compat import FrameworkTask
+from ..core.option_parsers import Retention
 from ..core.schedule_patterns import Pattern
 from ..core.serialization import encode
-from ..core.task_options import Retention
 from ..enqueue.task import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
 

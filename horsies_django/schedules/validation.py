@@ -15,7 +15,7 @@ from ..core import headers
 from ..core.backends import config_of
 from ..core.clock import DATES_ALLOWED, aware, is_in_range
 from ..core.compat import InvalidTask, task_backends
-from ..core.dry_run import dry_run
+from ..core.current_task import dry_run
 from ..core.exceptions import InvalidWorkflow, NotRegistered
 from ..core.options import Options
 from ..core.parameters import parameters_of

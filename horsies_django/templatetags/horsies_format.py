@@ -8,8 +8,7 @@ from django import template
 
 from ..admin.ages import age_at
 from ..admin.formatting import format_count
-from ..core.durations import duration_texts, format_about, format_brief
-from ..core.numbers import format_lower_bound, format_number
+from ..core.numbers import duration_texts, format_about, format_brief, format_lower_bound, format_number
 
 register = template.Library()
 register.filter("about", format_about)

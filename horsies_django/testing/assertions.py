@@ -8,9 +8,8 @@ from typing import Any
 from ..core.backends import all_backends, reads_typed
 from ..core.compat import FrameworkTask
 from ..core.exceptions import NotRegistered
-from ..core.names import name_of
 from ..core.parameters import signature_of
-from ..core.registry import registry
+from ..core.registry import name_of, registry
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
 from ..enqueue.handle import TaskHandle

@@ -18,8 +18,8 @@ from django.conf import settings
 
 from ..core.backends import all_backends
 from ..core.compat import FrameworkTask, task_backends
-from ..core.dry_run import dry_run
-from ..core.names import name_of
+from ..core.current_task import dry_run
+from ..core.registry import name_of
 from ..enqueue.backend import HorsiesBackend, Inserted
 from ..enqueue.handle import TaskHandle
 from ..models import Task

@@ -13,8 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ..core.clock import parse_utc
 from ..core.compat import FrameworkTask
-from ..core.middleware import Run, TaskCall
-from ..core.middleware_loader import load_factory, supports_mode
+from ..core.middleware import Run, TaskCall, load_factory, supports_mode
 from ..models.claims import metadata_of
 from . import result_mapping
 from .execution import Execution

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.transition import transition
+from ..core.lifecycle import transition
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 
 _LIVE: Final = "RUNNING PAUSED"

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.apps import apps
 
-from ..core.dry_run import dry_run
+from ..core.current_task import dry_run
 from ..core.exceptions import InvalidWorkflow
 from ..core.type_check import hints_of
 from ..core.workflow_errors import DefinitionError, DefinitionErrorCode, shown

@@ -10,12 +10,11 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 
 from ..core import headers
-from ..core.around_send import around_send
 from ..core.backends import config_of
-from ..core.dry_run import is_dry_run
+from ..core.current_task import is_dry_run
 from ..core.exceptions import PayloadMismatch
 from ..core.ids import uuid7
-from ..core.middleware import TaskSend
+from ..core.middleware import TaskSend, around_send
 from ..core.options import Options
 from ..core.workflow_status import WorkflowStatus
 from ..db.now import Now

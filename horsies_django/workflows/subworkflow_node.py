@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
-from ..core.dry_run import dry_run
+from ..core.current_task import dry_run
 from ..core.exceptions import InvalidWorkflow
 from ..core.workflow_errors import DefinitionErrorCode, NodeError
 from ..core.workflow_status import NodeKind

@@ -8,6 +8,7 @@ from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
 
 from horsies_django.core.compat import task_backends
+from horsies_django.core.limits import RATE_ALLOWED
 from horsies_django.core.options import (
     AdminOptions,
     DefaultOptions,
@@ -18,7 +19,6 @@ from horsies_django.core.options import (
     RetentionOptions,
     WorkerOptions,
 )
-from horsies_django.core.rates import RATE_ALLOWED
 from horsies_django.models import Task
 from tests.jobs import tasks
 

@@ -4,11 +4,11 @@ import doctest
 
 import pytest
 
-from horsies_django.core import durations
+from horsies_django.core import numbers
 
 
-def test_the_docstring_examples_of_durations_hold():
-    result = doctest.testmod(durations)
+def test_the_docstring_examples_of_numbers_and_durations_hold():
+    result = doctest.testmod(numbers)
 
     assert result.attempted
     assert not result.failed
@@ -30,4 +30,4 @@ def test_the_docstring_examples_of_durations_hold():
     ],
 )
 def test_a_duration_is_formatted_in_its_two_largest_units(seconds, text):
-    assert durations.format_duration(seconds) == text
+    assert numbers.format_duration(seconds) == text

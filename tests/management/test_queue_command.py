@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 
-from horsies_django.core.rates import Rate
+from horsies_django.core.limits import Rate
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Task, Worker, depths
 from tests.jobs import tasks

@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from horsies_django import Batch, OnError, RetryPolicy, Workflow, WorkflowStatus, WorkflowTaskStatus, wait_for_event
-from horsies_django.core.transition import Transition
+from horsies_django.core.lifecycle import Transition
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.recovery import recover_stuck_workflows

@@ -16,8 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...core.durations import format_duration
-from ...core.numbers import format_number
+from ...core.numbers import format_duration, format_number
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ..formatting import format_time
 from .boxes import GraphBox

@@ -12,7 +12,7 @@ from django.db.models.fields.json import KT
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import format_duration
+from ...core.numbers import format_duration
 from ...db.now import Now
 from ...models import Task, Workflow
 from ..ages import relative_time

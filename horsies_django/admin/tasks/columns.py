@@ -23,8 +23,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import format_about, format_brief, format_duration
-from ...core.numbers import format_number
+from ...core.numbers import format_about, format_brief, format_duration, format_number
 from ...core.results import OperationalCode
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...db.now import Now

@@ -16,8 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.compat import task_backends
-from ...core.durations import format_duration
-from ...core.numbers import format_number
+from ...core.numbers import format_duration, format_number
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
 from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask

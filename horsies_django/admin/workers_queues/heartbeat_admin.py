@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import format_duration
+from ...core.numbers import format_duration
 from ...db.now import Now
 from ...models import Heartbeat, Task, Worker
 from ...ops.keyset.criteria import NOTHING, Criteria

@@ -6,10 +6,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...core.durations import format_brief
-from ...core.liveness import Liveness
-from ...core.numbers import fill_numbers, format_number
-from ...ops.metrics.workers import WorkerStatus
+from ...core.numbers import fill_numbers, format_brief, format_number
+from ...ops.metrics.workers import Liveness, WorkerStatus
 from ..ages import age
 
 

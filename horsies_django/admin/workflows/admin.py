@@ -22,8 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.durations import format_duration
-from ...core.numbers import format_number
+from ...core.numbers import format_duration, format_number
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowStatus
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Case, Q, Value, When
 from django.utils.translation import gettext as _
 
-from ...core.durations import format_duration
+from ...core.numbers import format_duration
 from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import NodeKind
 from ...models import Workflow, WorkflowTask

@@ -13,8 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...batches.rows import CALLS_INDEX
-from ...core.durations import format_duration
-from ...core.numbers import fill_numbers, format_number
+from ...core.numbers import fill_numbers, format_duration, format_number
 from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ..formatting import as_json, format_time

@@ -13,7 +13,7 @@ from django.db import DatabaseError
 from django.db.models import Q
 
 from horsies_django.core.backends import ConfiguredBackend, horsies_backend
-from horsies_django.core.durations import format_brief
+from horsies_django.core.numbers import format_brief
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_policy

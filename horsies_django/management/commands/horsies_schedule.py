@@ -15,7 +15,7 @@ from django.db import DatabaseError
 
 from horsies_django.core.backends import horsies_backend
 from horsies_django.core.clock import aware
-from horsies_django.core.durations import format_relative
+from horsies_django.core.numbers import format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.core.schedule_enums import DisabledBy
 from horsies_django.db.clock import database_now

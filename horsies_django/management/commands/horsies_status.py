@@ -12,8 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.core.backends import horsies_backend
-from horsies_django.core.durations import format_about, format_brief
-from horsies_django.core.liveness import Liveness
+from horsies_django.core.numbers import format_about, format_brief
 from horsies_django.core.printable import one_line
 from horsies_django.db.connection import own_connection
 from horsies_django.management.base import QueueCommand
@@ -25,7 +24,7 @@ from horsies_django.ops.metrics import Count, MetricsSnapshot, collect
 from horsies_django.ops.metrics.history import max_lag
 from horsies_django.ops.metrics.latency import LatencyWarning
 from horsies_django.ops.metrics.snapshot import QueueMetrics
-from horsies_django.ops.metrics.workers import WorkerStatus
+from horsies_django.ops.metrics.workers import Liveness, WorkerStatus
 
 COMMAND: Final = "horsies_status"
 

@@ -12,8 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ...core.compat import task_backends
-from ...core.durations import format_duration, format_relative
-from ...core.numbers import fill_numbers
+from ...core.numbers import fill_numbers, format_duration, format_relative
 from ...core.options import Options
 from ...enqueue.backend import HorsiesBackend
 

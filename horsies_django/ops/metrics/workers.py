@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 from django.db.models import Count, Q, QuerySet
 
 from ...core.backends import ConfiguredBackend
 from ...core.compat import task_backends
-from ...core.liveness import Liveness, liveness_of
 from ...core.options import RecoveryOptions
 from ...core.status import TaskStatus
 from ...db.expressions import SecondsUntil
@@ -167,3 +167,22 @@ def _recovery_of(backend: str, default: RecoveryOptions | None) -> RecoveryOptio
     if isinstance(known, ConfiguredBackend):
         return known.parsed.options.recovery
     return default or RecoveryOptions()
+
+
+#: A worker that has been silent for more than this many heartbeat intervals is not responding.
+MISSED_INTERVALS: Final = 2
+
+
+class Liveness(StrEnum):
+    """The state of a worker by its heartbeats. Of one that is offline, the reaper recovers the tasks."""
+
+    ONLINE = "online"
+    NOT_RESPONDING = "not responding"
+    OFFLINE = "offline"
+
+
+def liveness_of(silence: float, recovery: RecoveryOptions) -> Liveness:
+    """Return the state of a worker whose last heartbeat is ``silence`` seconds old by the database's clock."""
+    if silence >= recovery.stale_after:
+        return Liveness.OFFLINE
+    return Liveness.NOT_RESPONDING if silence > MISSED_INTERVALS * recovery.heartbeat_interval else Liveness.ONLINE

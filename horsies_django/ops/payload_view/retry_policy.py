@@ -7,7 +7,7 @@ from typing import Final
 
 from django.utils.translation import gettext as _
 
-from ...core.durations import format_duration
+from ...core.numbers import format_duration
 from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy
 from ...models import Task
 

@@ -10,8 +10,8 @@ from uuid import UUID
 from django.db import OperationalError, connections, models, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery, Value
 
+from ...core.lifecycle import Transition
 from ...core.status import TaskStatus
-from ...core.transition import Transition
 from ...core.workflow_errors import STOPPED_BY
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres

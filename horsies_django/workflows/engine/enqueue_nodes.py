@@ -16,7 +16,7 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce
 
 from ...core.ids import uuid7s
-from ...core.limit_terms import declared_terms
+from ...core.limits import declared_terms
 from ...core.retry import RetryPolicy
 from ...core.status import TaskStatus
 from ...db import postgres

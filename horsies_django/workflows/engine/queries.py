@@ -15,8 +15,8 @@ from django.db import connections, models
 from django.db.models import Count, F, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Least
 
+from ...core.lifecycle import Transition, in_sources
 from ...core.serialization import dumps
-from ...core.transition import Transition, in_sources
 from ...core.workflow_status import WorkflowStatus
 from ...db import postgres
 from ...db.expressions import (

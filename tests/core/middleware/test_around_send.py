@@ -7,7 +7,7 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
 
 from horsies_django import Retry, TaskError, Workflow
-from horsies_django.core.dry_run import dry_run
+from horsies_django.core.current_task import dry_run
 from horsies_django.middleware import AttemptOutcome
 from horsies_django.models import Schedule, Task
 from horsies_django.schedules import dispatch

@@ -1,10 +1,16 @@
-"""Rates of starts, as settings and options give them."""
+"""Limits that a task or a queue declares: how many run at once, and how many start per period."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+
+from .registry import registry
+
+#: A format string over the arguments, or a callable that returns a text; None means no limit for the call.
+ConcurrencyKey: TypeAlias = str | Callable[..., str | None]
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FORM: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})([smhd])\s*(?:,\s*(\d{1,9})\s*)?")
@@ -70,3 +76,42 @@ class Rate:
     def wait(self, tokens: float) -> float:
         """Return the seconds until one token is available."""
         return max(0.0, (1 - tokens) / self.per_second)
+
+
+#: The maximum length of a limit key with its scope, in characters.
+LENGTH: Final = 255
+
+
+class LimitTerms(NamedTuple):
+    """The limits of one task."""
+
+    max_concurrency: int | None
+    rate: str | None
+
+    def __bool__(self) -> bool:
+        """Whether they limit anything."""
+        return self.max_concurrency is not None or self.rate is not None
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A task that can declare limits."""
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """The maximum number of calls that run at once."""
+
+    @property
+    def rate_limit(self) -> str | None:
+        """The maximum number of calls that start per period, such as ``"100/m"``."""
+
+
+def terms_of(task: Limited) -> LimitTerms:
+    """Return the limits that a task declares."""
+    return LimitTerms(task.max_concurrency, task.rate_limit)
+
+
+def declared_terms(path: str | None) -> LimitTerms | None:
+    """Return the limits that this process's code declares for the task of that name; None if it has no such task."""
+    task = None if path is None else registry.tasks.get(path)
+    return None if task is None else terms_of(task) if isinstance(task, Limited) else LimitTerms(None, None)

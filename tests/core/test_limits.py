@@ -1,6 +1,6 @@
 import pytest
 
-from horsies_django.core.rates import Rate
+from horsies_django.core.limits import Rate
 
 pytestmark = pytest.mark.once
 
