@@ -279,9 +279,9 @@ def test_a_calls_retry_policy_replaces_its_tasks_attempts_and_backoff():
         ({"retry_policy": FIXED}, {"max_attempts": 5, "backoff": 5}, 4, [5.0]),
         ({"retry_policy": FIXED}, {"priority": 5}, 2, [7.0, 8.0]),
         ({}, {"max_attempts": 3}, 2, [2.0]),
-        # A retry policy cannot hold these delays, so it gets the nearest ones, which apply to a crash.
-        ({"backoff": 0.25}, {}, 2, [1.0]),
-        ({"backoff": 200_000}, {}, 2, [86_400.0]),
+        # A constant policy has the delay itself, also one that is outside the bounds of other policies.
+        ({"backoff": 0.25}, {}, 2, [0.25]),
+        ({"backoff": 200_000}, {}, 2, [200_000.0]),
     ],
     ids=repr,
 )
