@@ -13,7 +13,7 @@ import grimp
 PACKAGE = "horsies_django"
 
 #: The most files that an import cycle may have, all of one folder.
-MAX_CYCLE = 6
+MAX_CYCLE = 4
 
 #: Calls that import what a string names, and the modules whose purpose that is: the settings and the apps name those.
 BY_STRING = {"import_module", "import_string", "__import__", "get_model"}

@@ -1,4 +1,4 @@
-"""Operator actions that keep a task's state: run it now, move it, change its arguments."""
+"""Operator actions that keep a task's state and time: move it, change its arguments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ..core.status import TASK_TERMINAL_STATES
 from ..core.workflow_status import WorkflowTaskStatus
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from ..db.now import Now
-from .claim.query import RowT, not_past_deadline
+from .claim.query import RowT
 from .filters import TaskFilterQuerySet
-from .release_blocked import IS_LIMITED, release_after_commit
 
 #: The start of the paths of the workflow engine's own tasks.
 ENGINE_TASK_PREFIX: Final = "horsies_django.workflows.engine_tasks."
@@ -25,23 +23,6 @@ class OperatorActions(TaskFilterQuerySet[RowT]):
     def engine_tasks(self) -> Self:
         """The workflow engine's own tasks."""
         return self.filter(task_name__startswith=ENGINE_TASK_PREFIX)
-
-    def run_now(self) -> int:
-        """Make scheduled and retrying tasks due now; return how many.
-
-        A retry keeps its count and its limit. The engine's own tasks are left alone, because their wait is a sleep or
-        an event's time-out, and so are tasks past ``good_until``. An open group is closed: later calls start another.
-        """
-        waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=ENGINE_TASK_PREFIX)
-        retry = Case(When(next_retry_at__isnull=False, then=Now()))
-        rows = self.pending().filter(waits)
-        limited = rows.limit_keys()
-        values = {"deferred": IS_LIMITED, "blocked": IS_LIMITED, "next_retry_at": retry, "group_key": None}
-        count = rows.update(enqueued_at=Now(), **values)
-        if count:
-            wake_after_commit(self.db, ANY_QUEUE)
-            release_after_commit(self.db, limited)
-        return count
 
     def move(self, *, queue_name: str | None = None, priority: int | None = None) -> int:
         """Give PENDING tasks another queue, another priority or both; return how many.

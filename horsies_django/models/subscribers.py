@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
 from django.dispatch import Signal
 
 from ..core.results import TaskError, TaskResult
 
-if TYPE_CHECKING:
-    from .transitions import TaskQuerySet
-
-    FollowNodes: TypeAlias = Callable[[TaskQuerySet], AbstractContextManager[None]]
-    RetryNodes: TypeAlias = Callable[[TaskQuerySet], int]
-    SendEnded: TypeAlias = Callable[[Signal, str, Sequence[UUID]], None]
-    ScheduleProblems: TypeAlias = Callable[[Any], Mapping[str, list[str]]]
-    RunSchedule: TypeAlias = Callable[[Any], "RunHandle"]
+# Each takes rows: a queryset of tasks, or a Schedule. Their classes are above this module.
+FollowNodes: TypeAlias = Callable[[Any], AbstractContextManager[None]]
+RetryNodes: TypeAlias = Callable[[Any], int]
+SendEnded: TypeAlias = Callable[[Signal, str, Sequence[UUID]], None]
+ScheduleProblems: TypeAlias = Callable[[Any], Mapping[str, list[str]]]
+RunSchedule: TypeAlias = Callable[[Any], "RunHandle"]
 
 
 class RunHandle(Protocol):

@@ -34,7 +34,7 @@ from ..db.now import Now
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import not_past_deadline
 from .claims import ClaimedTask, ClaimRef, Completion, WorkerInfo, claimed_tasks, error_result, raise_unless_all_claimed
-from .operator_actions import OperatorActions
+from .operator_actions import ENGINE_TASK_PREFIX, OperatorActions
 from .release_blocked import IS_LIMITED, release_after_commit
 from .retention import kept_until
 from .subscribers import subscribers
@@ -436,6 +436,23 @@ class TaskQuerySet(OperatorActions["Task"]):
         keys = dead.retryable_with_key()
         for start in range(0, len(keys), BATCH):
             count += dead._retry_with_keys(keys[start : start + BATCH])
+        if count:
+            wake_after_commit(self.db, ANY_QUEUE)
+            release_after_commit(self.db, limited)
+        return count
+
+    def run_now(self) -> int:
+        """Make scheduled and retrying tasks due now; return how many.
+
+        A retry keeps its count and its limit. The engine's own tasks are left alone, because their wait is a sleep or
+        an event's time-out, and so are tasks past ``good_until``. An open group is closed: later calls start another.
+        """
+        waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=ENGINE_TASK_PREFIX)
+        retry = Case(When(next_retry_at__isnull=False, then=Now()))
+        rows = self.pending().filter(waits)
+        limited = rows.limit_keys()
+        values = {"deferred": IS_LIMITED, "blocked": IS_LIMITED, "next_retry_at": retry, "group_key": None}
+        count = rows.update(enqueued_at=Now(), **values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
             release_after_commit(self.db, limited)

@@ -18,6 +18,7 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import Error, connections
 
+from ..core.cron import cron_problems
 from ..core.sync import MAX_WAIT
 from ..db import postgres
 from ..db.connection import own_connection
@@ -170,6 +171,7 @@ class Spawner:
         """
         from ..workflows.engine import repair  # noqa: F401  # this imports the whole engine, which others import late
 
+        list(cron_problems("* * * * *"))  # imports croniter
         database = self._config.database
         code_version(self._config.options)
         compile_scan(database, (False, True))
