@@ -176,10 +176,7 @@ def dependents_of(waits_for: Sequence[Iterable[int]]) -> list[list[int]]:
 
 
 def cycles_in(waits_for: Sequence[Iterable[int]]) -> Iterator[list[int]]:
-    """Yield cycles without common nodes, as many as errors are shown; every node of one waits for the one before it.
-
-    Without the nodes of all cycles the graph has no cycle.
-    """
+    """Yield cycles without common nodes, as many as errors are shown; every node of one waits for the one before it."""
     graph = dict(enumerate(waits_for))
     for _ in range(MISTAKES_SHOWN):
         try:

@@ -225,6 +225,30 @@ def test_a_workflow_that_cannot_be_repaired_does_not_block_others(drain, caplog)
     assert {str(other.status()) for other in others} == {"COMPLETED"}
 
 
+def test_a_workflow_whose_repair_always_deadlocks_does_not_block_others(transactional_db):
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has no deadlocks")
+    first, *others = sorted((chain().start() for _ in range(3)), key=lambda handle: handle.id)
+    ended = {"status": "COMPLETED", "result": {"ok": [1]}, "completed_at": timezone.now()}
+    Task.objects.all().update(**ended)
+    body = "BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE FUNCTION refuse() RETURNS trigger AS $$ {body} $$ LANGUAGE plpgsql")
+        cursor.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON horsies_workflow_tasks FOR EACH ROW "
+            f"WHEN (NEW.workflow_id = '{first.id}') EXECUTE FUNCTION refuse()"
+        )
+    try:
+        reports = {report.root_id: report for report in repair("default")}
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TRIGGER refuse ON horsies_workflow_tasks")
+            cursor.execute("DROP FUNCTION refuse")
+
+    assert reports.keys() == {first.id, *(other.id for other in others)}
+    assert [root for root, report in reports.items() if report.error] == [first.id]
+
+
 def test_a_lock_timeout_while_a_workflow_fails_ends_the_repair(drain):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks no rows")

@@ -69,3 +69,16 @@ def test_an_event_payload_that_cannot_be_stored_is_refused(drain, payload):
 
     assert handle.send_event("approval", 1)
     assert value(handle, "approval") == 1
+
+
+def test_nodes_with_equal_arguments_of_different_types_keep_their_own(transactional_db, drain):
+    values = [1, True, 1.0, [0], [False], {"a": 1}, {"a": True}]
+    nodes = [bodies.echo.node(node_id=f"n{index}")(value=value) for index, value in enumerate(values)]
+    source = bodies.echo.node(node_id="source")(value=values)
+    handle = Workflow("types", [*nodes, source, bodies.echo.map(over=source, node_id="map")]).start()
+    drain()
+
+    results = handle.results()
+
+    assert [repr(results[f"n{index}"].ok) for index in range(len(values))] == [repr(value) for value in values]
+    assert repr(results["map"].ok) == repr(values)

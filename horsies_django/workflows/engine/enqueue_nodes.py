@@ -181,13 +181,20 @@ def insert_nodes(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
     would take longer than the rest of a workflow's start.
     """
     first = rows[0]
-    varying = [name for name, value in first.items() if any(row[name] != value for row in rows)]
+    varying = [name for name, value in first.items() if not all(_is_same(row[name], value) for row in rows)]
     fields = {name: WorkflowTask._meta.get_field(name) for name in varying}
     source_of = _postgres_source if connections[database].vendor == "postgresql" else _sqlite_source
     for start in range(0, len(rows), _BATCH if varying else 1):
         template, source = source_of(fields, rows[start : start + _BATCH], database) if varying else ("", None)
         columns = {name: Statement(template.format(name)) for name in varying}
         insert_values(WorkflowTask, {**first, **columns}, database, source=source).run(database)
+
+
+def _is_same(value: Any, first: Any) -> bool:
+    """Whether two values are stored alike: in Python 1 equals True and 1.0, within JSON too."""
+    if value is first or value != first:
+        return value is first
+    return not isinstance(value, dict | list) or not value or json.dumps(value) == json.dumps(first)
 
 
 def _postgres_source(fields: Mapping[str, Any], rows: Sequence[Any], database: str) -> tuple[str, Statement]:
