@@ -34,9 +34,9 @@ from horsies_django import (
 )
 from horsies_django.core import options
 from horsies_django.core.lifecycle import Transition
-from horsies_django.core.schedule_enums import CatchUp, Overlap
 from horsies_django.core.workflow_errors import DefinitionErrorCode, WorkflowCode
 from horsies_django.enqueue.node_factories import TaskNodeOptions
+from horsies_django.models.schedule import CatchUp, Overlap
 from horsies_django.reaper.duties import DUTIES
 from horsies_django.schedules.declaration import ScheduleOptions
 from horsies_django.workflows.definition_registry import DefinitionOptions, definition_registry

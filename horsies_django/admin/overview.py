@@ -17,9 +17,9 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ..core.numbers import fill_numbers, format_about, format_lower_bound
 from ..core.options import Options
-from ..core.schedule_enums import DisabledBy
 from ..core.workflow_status import WorkflowStatus
 from ..models import Queue, Schedule, Task, Worker, Workflow
+from ..models.schedule import DisabledBy
 from ..ops.metrics import Count, MetricsSnapshot, collect
 from ..ops.metrics.errors import failure_report
 from ..ops.metrics.history import Period, attempt_history

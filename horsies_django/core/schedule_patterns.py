@@ -10,7 +10,7 @@ import datetime
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from .cron import cron_problems, cron_warnings, expanded
 
@@ -25,28 +25,18 @@ _DAYS: Final = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 _DAY_NAMES: Final = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY")
 
 
-class Pattern(Protocol):
-    """When a schedule is due."""
+class Pattern:
+    """When a schedule is due: the base of patterns."""
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each error: what was given, and what is allowed."""
-
-    @property
-    def timing(self) -> str:
-        """The text for a row. Raises ValueError with the errors."""
-
-
-class _PatternBase:
-    """The base of patterns."""
-
-    def problems(self) -> Iterator[str]:
         raise NotImplementedError
 
     @property
     def timing(self) -> str:
         """The text for a row. Raises ValueError with the errors."""
-        if found := list(self.problems()):
-            raise ValueError(" ".join(found))
+        if problems := list(self.problems()):
+            raise ValueError(" ".join(problems))
         return self._text()
 
     def _text(self) -> str:
@@ -54,7 +44,7 @@ class _PatternBase:
 
 
 @dataclass(frozen=True)
-class Every(_PatternBase):
+class Every(Pattern):
     """A fixed time after the previous slot, independent of time zones; whole seconds in all, at least one."""
 
     seconds: float = 0
@@ -84,42 +74,30 @@ class Every(_PatternBase):
 
 
 @dataclass(frozen=True)
-class Cron(_PatternBase):
+class Cron(Pattern):
     """A cron expression of 5 fields, or 6 with seconds first. Names, ranges, steps, ``L`` and ``#`` work as usual."""
 
     expression: str
 
     def problems(self) -> Iterator[str]:
         """See :class:`Pattern`."""
-        yield from cron_problems(self.expression)
+        return cron_problems(self.expression)
 
     def warnings(self) -> Iterator[str]:
         """Yield a sentence for each part of a valid expression that cron reads differently, or refuses."""
-        yield from cron_warnings(self.expression)
-
-    def _text(self) -> str:
-        return CRON + self.fields
+        return cron_warnings(self.expression)
 
     @property
     def fields(self) -> str:
         """The expression with single spaces, and with ``@daily`` and the like expanded."""
         return expanded(self.expression)
 
-
-class _CronPattern(_PatternBase):
-    """A pattern with an equivalent cron expression."""
-
-    @property
-    def cron(self) -> str:
-        """The cron expression."""
-        raise NotImplementedError
-
     def _text(self) -> str:
-        return CRON + self.cron
+        return CRON + self.fields
 
 
 @dataclass(frozen=True)
-class Hourly(_CronPattern):
+class Hourly(Pattern):
     """Once an hour."""
 
     minute: int = 0
@@ -131,29 +109,31 @@ class Hourly(_CronPattern):
             if not _is_whole(value := getattr(self, name), 0, 59):
                 yield f"Hourly: {name} is {value!r}; allowed: a whole number from 0 to 59."
 
-    @property
-    def cron(self) -> str:
-        """The cron expression."""
-        return _fields(self.second, f"{self.minute} * * * *")
+    def _text(self) -> str:
+        return _cron_text(self.second, f"{self.minute} * * * *")
 
 
-class _AtTime(_CronPattern):
+class _AtTime(Pattern):
     """A pattern with a time of day: a :class:`datetime.time`, or a text like ``09:00`` or ``09:00:30``."""
 
     time: datetime.time | str
 
     def problems(self) -> Iterator[str]:
         """See :class:`Pattern`."""
-        if _time(self.time) is None:
+        if _time_of(self.time) is None:
             yield (
                 f"{type(self).__name__}: time is {self.time!r}; allowed: a time of day in whole seconds and without "
                 'a time zone, like time(9, 0) or "09:00".'
             )
 
-    def _at(self, days: str) -> str:
-        at = _time(self.time)
-        assert at is not None
-        return _fields(at.second, f"{at.minute} {at.hour} {days}")
+    def _text(self) -> str:
+        time = _time_of(self.time)
+        assert time is not None
+        return _cron_text(time.second, f"{time.minute} {time.hour} {self._days()}")
+
+    def _days(self) -> str:
+        """Return the last three fields of the cron expression."""
+        return "* * *"
 
 
 @dataclass(frozen=True)
@@ -161,11 +141,6 @@ class Daily(_AtTime):
     """Each day at a time."""
 
     time: datetime.time | str
-
-    @property
-    def cron(self) -> str:
-        """The cron expression."""
-        return self._at("* * *")
 
 
 @dataclass(frozen=True)
@@ -177,23 +152,20 @@ class Weekly(_AtTime):
 
     def problems(self) -> Iterator[str]:
         """See :class:`Pattern`."""
-        given = self._given()
-        wrong = [day for day in given if _weekday(day) is None]
-        if wrong or not given:
+        wrong = [day for day in self._names() if _weekday(day) is None]
+        if wrong or not self._names():
             shown = ", ".join(map(repr, wrong)) if wrong else repr(self.days)
             yield f"Weekly: days has {shown}; allowed: {', '.join(_DAYS)}, one or several."
         yield from super().problems()
 
-    @property
-    def cron(self) -> str:
-        """The cron expression."""
-        places = sorted({_DAYS.index(name) for day in self._given() if (name := _weekday(day))})
-        return self._at(f"* * {','.join(_DAYS[place] for place in places)}")
-
-    def _given(self) -> list[Any]:
+    def _names(self) -> list[Any]:
         if isinstance(self.days, str) or not isinstance(self.days, Collection):
             return [self.days]
         return list(self.days)
+
+    def _days(self) -> str:
+        days = set(map(_weekday, self._names()))
+        return f"* * {','.join(day for day in _DAYS if day in days)}"
 
 
 @dataclass(frozen=True)
@@ -209,10 +181,8 @@ class Monthly(_AtTime):
             yield f'Monthly: day is {self.day!r}; allowed: a whole number from 1 to 31, or "L" for the last.'
         yield from super().problems()
 
-    @property
-    def cron(self) -> str:
-        """The cron expression."""
-        return self._at(f"{self.day} * *")
+    def _days(self) -> str:
+        return f"{self.day} * *"
 
 
 def parse(timing: str) -> Every | Cron:
@@ -241,8 +211,8 @@ def with_kind(text: str) -> str:
     return CRON + text if is_bare and not text.startswith((CRON, EVERY)) else text
 
 
-def _fields(second: int, rest: str) -> str:
-    return f"{second} {rest}" if second else rest
+def _cron_text(second: int, fields: str) -> str:
+    return f"{CRON}{second} {fields}" if second else CRON + fields
 
 
 def _is_amount(value: object) -> bool:
@@ -258,12 +228,12 @@ def _weekday(day: object) -> str | None:
     return name[:3] if name in _DAYS or name in _DAY_NAMES else None
 
 
-def _time(given: object) -> datetime.time | None:
-    if isinstance(given, str):
+def _time_of(value: object) -> datetime.time | None:
+    if isinstance(value, str):
         try:
-            given = datetime.time.fromisoformat(given)
+            value = datetime.time.fromisoformat(value)
         except ValueError:
             return None
-    if isinstance(given, datetime.time) and given.tzinfo is None and not given.microsecond:
-        return given
+    if isinstance(value, datetime.time) and value.tzinfo is None and not value.microsecond:
+        return value
     return None

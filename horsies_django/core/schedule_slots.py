@@ -57,11 +57,11 @@ class Slots:
 
     def after(self, moment: datetime) -> datetime | None:
         """Return the first slot later than ``moment``; None if there is none before the schedule ends."""
-        return next(self._from(moment), None)
+        return next(self._walk(moment), None)
 
     def upcoming(self, now: datetime, n: int) -> list[datetime]:
         """Return the next ``n`` slots after ``now``, fewer if the schedule ends before."""
-        return list(itertools.islice(self._from(now), n))
+        return list(itertools.islice(self._walk(now), n))
 
     def shortest_gap(self) -> float:
         """Return the shortest gap in seconds between two slots, ignoring the window. Samples the first slots of a year.
@@ -71,7 +71,7 @@ class Slots:
         if isinstance(self.pattern, Every):
             return self.pattern.total
         free = replace(self, start_at=None, end_at=None)
-        year = itertools.takewhile(lambda slot: slot < _SAMPLE + _YEAR, free._from(_SAMPLE))
+        year = itertools.takewhile(lambda slot: slot < _SAMPLE + _YEAR, free._walk(_SAMPLE))
         gaps = (later - earlier for earlier, later in itertools.pairwise(itertools.islice(year, _SAMPLES)))
         return min(gaps, default=_YEAR).total_seconds()
 
@@ -80,77 +80,48 @@ class Slots:
 
         Returns ``first`` alone if no slot is due: an operator may have set it to a time that is not a slot.
         """
-        due = (slot for slot in self._back_from(now) if self.due_at(slot) <= now)
-        found = list(itertools.islice(itertools.takewhile(lambda slot: slot >= first, due), n))
-        return found[::-1] or [first]
+        due = (slot for slot in self._walk(now, back=True) if self.due_at(slot) <= now)
+        latest = list(itertools.islice(itertools.takewhile(lambda slot: slot >= first, due), n))
+        return latest[::-1] or [first]
 
-    def _from(self, moment: datetime) -> Iterator[datetime]:
-        if self.start_at is not None:
-            moment = max(moment, self.start_at - _TICK)
-        slots = self._every(moment) if isinstance(self.pattern, Every) else self._cron(self.pattern, moment)
-        return itertools.takewhile(lambda slot: self.end_at is None or slot <= self.end_at, slots)
-
-    def _back_from(self, moment: datetime) -> Iterator[datetime]:
-        """Yield the slots up to ``moment``, the latest first."""
-        if self.end_at is not None:
+    def _walk(self, moment: datetime, *, back: bool = False) -> Iterator[datetime]:
+        """Yield the slots after ``moment``; with ``back``, those up to it, the latest first."""
+        if back and self.end_at is not None:
             moment = min(moment, self.end_at)
+        elif not back and self.start_at is not None:
+            moment = max(moment, self.start_at - _TICK)
         if isinstance(self.pattern, Every):
-            slots = self._every_back(self.pattern, moment)
+            slots = self._intervals(timedelta(seconds=self.pattern.total), moment, back=back)
         else:
-            slots = self._cron_back(self.pattern, moment)
-        return itertools.takewhile(lambda slot: self.start_at is None or slot >= self.start_at, slots)
+            slots = self._wall_clock(self.pattern.fields, moment, back=back)
+        return itertools.takewhile(self.is_within, slots)
 
-    # Intervals.
-
-    def _every(self, moment: datetime) -> Iterator[datetime]:
-        assert isinstance(self.pattern, Every)
-        step = timedelta(seconds=self.pattern.total)
+    def _intervals(self, step: timedelta, moment: datetime, *, back: bool) -> Iterator[datetime]:
         anchor = self.anchor or self.start_at or moment.replace(microsecond=0)
-        slot = anchor + ((moment - anchor) // step + 1) * step
+        slot = anchor + ((moment - anchor) // step + (not back)) * step
         while True:
             yield slot.astimezone(UTC)
             try:
-                slot += step
+                slot += -step if back else step
             except OverflowError:
                 return
 
-    def _every_back(self, pattern: Every, moment: datetime) -> Iterator[datetime]:
-        step = timedelta(seconds=pattern.total)
-        anchor = self.anchor or self.start_at or moment
-        slot = anchor + (moment - anchor) // step * step
-        while True:
-            yield slot.astimezone(UTC)
-            try:
-                slot -= step
-            except OverflowError:
-                return
-
-    # Wall-clock times. Their order is that of their instants, so each search starts at the wall-clock time.
-
-    def _cron(self, pattern: Cron, moment: datetime) -> Iterator[datetime]:
-        start = moment.astimezone(self.zone).replace(tzinfo=None, microsecond=0, fold=0)
-        return self._instants(iterator(pattern.fields, start).all_next(datetime), after=moment)
-
-    def _cron_back(self, pattern: Cron, moment: datetime) -> Iterator[datetime]:
+    def _wall_clock(self, fields: str, moment: datetime, *, back: bool) -> Iterator[datetime]:
+        """Yield slots of a cron expression. The order of wall-clock times is that of their instants."""
         local = moment.astimezone(self.zone)
-        # A wall-clock time that occurs twice is run the first time only.
-        again = _offset(local.replace(fold=0)) - _offset(local.replace(fold=1)) if local.fold else timedelta()
-        start = local.replace(tzinfo=None, microsecond=0, fold=0) + again + _SECOND
-        local_times = iterator(pattern.fields, start).all_prev(datetime)
-        last: datetime | None = None
-        for slot in self._instants(local_times, after=None):
-            if slot <= moment and slot != last:
-                yield slot
-                last = slot
-
-    def _instants(self, local_times: Iterator[datetime], after: datetime | None) -> Iterator[datetime]:
-        """Convert wall-clock times to instants; with ``after``, each is later than the previous one."""
+        start = local.replace(tzinfo=None, microsecond=0, fold=0)
+        if back:
+            # A wall-clock time that occurs twice is run the first time only.
+            again = _offset(local.replace(fold=0)) - _offset(local.replace(fold=1)) if local.fold else timedelta()
+            start += again + _SECOND
+        local_times = iterator(fields, start)
+        previous: datetime | None = None
         try:
-            for local_time in local_times:
+            for local_time in local_times.all_prev(datetime) if back else local_times.all_next(datetime):
                 slot = self._instant(local_time)
-                if slot is not None and (after is None or slot > after):
+                if slot is not None and slot != previous and (slot <= moment) is back:
                     yield slot
-                    after = slot if after is not None else None
+                    previous = slot
         except OverflowError:
             return
 

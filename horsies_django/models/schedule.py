@@ -14,7 +14,6 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.clock import aware, project_timezone
 from ..core.operations import log_operation, names_of
-from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, DisabledBy, Overlap
 from ..db.clock import database_now
 from ..db.constraints import values_in_range
 from ..db.expressions import NowPlus
@@ -26,8 +25,12 @@ from .subscribers import RunHandle, subscribers
 if TYPE_CHECKING:
     from ..core.schedule_slots import Slots
 
-#: The default of ``max_catch_up_runs``.
+#: The default of ``max_catch_up_runs``, and its maximum.
 DEFAULT_MAX_CATCH_UP: Final = 100
+MAX_CATCH_UP: Final = 10_000
+
+#: Maximum seconds of jitter.
+MAX_JITTER: Final = 86_400
 
 #: The columns that the next run depends on: if one changes, the next run is planned again.
 PLAN_COLUMNS: Final = ("timing", "timezone", "start_at", "end_at", "skip_nonexistent", "jitter", "enabled")
@@ -64,6 +67,31 @@ TICK: Final = timedelta(microseconds=1)
 CLOCK_STEP: Final = timedelta(hours=1)
 
 
+class CatchUp(models.TextChoices):
+    """What happens to slots that were missed while no scheduler ran."""
+
+    LATEST = "latest", _("Run the latest only")
+    ALL = "all", _("Run each, up to a limit")
+    NONE = "none", _("Run none")
+
+
+class Overlap(models.TextChoices):
+    """What happens to a slot while the previous run has not finished."""
+
+    ALLOW = "allow", _("Run both")
+    SKIP = "skip", _("Skip the new run")
+    CANCEL_PREVIOUS = "cancel_previous", _("Cancel the previous run")
+
+
+class DisabledBy(models.TextChoices):
+    """Why a schedule is disabled."""
+
+    OPERATOR = "OPERATOR", _("An operator")
+    CODE = "CODE", _("The code")
+    END = "END", _("End time reached")
+    TIMING = "TIMING", _("Invalid timing")
+
+
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     """Operations on schedules, by operators and the scheduler."""
 
@@ -97,11 +125,11 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         """Enable them from their next slot on; return how many were disabled and have a slot left."""
         count, names = 0, names_of(self)
         for row in self.filter(enabled=False):
-            row.enabled, row.disabled_by, row.next_run_at = True, "", None
+            row.enabled, row.next_run_at = True, None
             row.plan(database_now(self.db))
             if row.enabled:
                 mine = self.all_rows().filter(pk=row.pk, enabled=False)
-                count += mine.update(enabled=True, disabled_by="", updated_at=Now(), **row.planned)
+                count += mine.update(updated_at=Now(), **row.planned)
         log_operation("schedule.enable", count, schedule=names)
         return count
 
@@ -332,14 +360,14 @@ class Schedule(models.Model):
                 kwargs["update_fields"] = names
             if stored is None or stored._plan_key != self._plan_key or (self.enabled and self.next_run_at is None):
                 self.plan(now)
-                names |= {*self.planned, "enabled", "disabled_by", "last_error"}
+                names |= {*self.planned, "last_error"}
                 notify_schedules_changed_after_commit(alias)
             super().save(*args, **kwargs)
 
     def clean(self) -> None:
         """Validate the schedule. Raises ValidationError with the problems of each field."""
         if problems := subscribers.schedule_problems(self):
-            raise ValidationError({name: list(found) for name, found in problems.items()})
+            raise ValidationError(dict(problems))
 
     @property
     def slots(self) -> Slots:
@@ -394,8 +422,8 @@ class Schedule(models.Model):
 
     @property
     def planned(self) -> dict[str, Any]:
-        """The columns that :meth:`plan` sets, without those about why it is disabled."""
-        names = ("next_run_at", "next_slot_at", "planned_timing", "planned_timezone")
+        """The columns that :meth:`plan` sets, without the error."""
+        names = ("next_run_at", "next_slot_at", "planned_timing", "planned_timezone", "enabled", "disabled_by")
         return {name: getattr(self, name) for name in names}
 
     @property

@@ -11,12 +11,11 @@ from typing import Any, Final
 from django.db import transaction
 
 from ..core.clock import aware
-from ..core.schedule_enums import MAX_CATCH_UP, CatchUp, Overlap
 from ..core.schedule_slots import Slots
 from ..db.errors import is_outage
 from ..db.now import Now
 from ..models.check_migrated import raise_if_grants_are_missing
-from ..models.schedule import Schedule, ScheduleQuerySet
+from ..models.schedule import MAX_CATCH_UP, CatchUp, Overlap, Schedule, ScheduleQuerySet
 from . import dispatch
 
 logger = logging.getLogger("horsies_django.scheduler")

@@ -18,7 +18,6 @@ from django.db.models import Exists, Q, Subquery
 
 from ..core.clock import aware
 from ..core.options import Options
-from ..core.schedule_enums import CatchUp
 from ..core.sync import StopEvent
 from ..db.clock import database_now, select_values
 from ..db.errors import is_row_error
@@ -27,7 +26,7 @@ from ..db.now import Now
 from ..models import Lease
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.lease import NEVER
-from ..models.schedule import Schedule, ScheduleQuerySet
+from ..models.schedule import CatchUp, Schedule, ScheduleQuerySet
 from .dispatch import UnknownTarget, error_text
 from .fire_due import MISSED_AFTER, Fired, fire_due
 from .syncing import SyncReport, declared_names, project_of, sync

@@ -17,10 +17,9 @@ from django.conf import settings
 
 from ..core.clock import aware
 from ..core.options import Options
-from ..core.schedule_enums import DisabledBy
 from ..db.clock import database_now
 from ..db.now import Now
-from ..models.schedule import NAMES_PER_STATEMENT, PLAN_COLUMNS, Schedule, ScheduleQuerySet
+from ..models.schedule import NAMES_PER_STATEMENT, PLAN_COLUMNS, DisabledBy, Schedule, ScheduleQuerySet
 from .declaration import DeclaredSchedule, declarations
 from .declaration_errors import errors_of
 

@@ -20,12 +20,12 @@ from ..core.exceptions import InvalidWorkflow, NotRegistered
 from ..core.options import Options
 from ..core.parameters import parameters_of
 from ..core.registry import registry
-from ..core.schedule_enums import MAX_CATCH_UP, MAX_JITTER, CatchUp, Overlap
 from ..core.schedule_patterns import parse
 from ..core.schedule_slots import Slots, parse_timezone
 from ..enqueue.call_builder import CallBuilder
 from ..enqueue.call_keys import grouped_call
 from ..enqueue.task import HorsiesTask
+from ..models.schedule import MAX_CATCH_UP, MAX_JITTER, CatchUp, Overlap
 from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, ScheduledCall, call_of, workflow_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
 from ...core.numbers import format_number
-from ...core.schedule_enums import DisabledBy
 from ...models import Schedule
+from ...models.schedule import DisabledBy
 from ..ages import relative_time
 from ..formatting import format_time
 from ..live_columns import LiveAdmin, live_column

@@ -8,8 +8,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from ...core.schedule_enums import DisabledBy
-from ...models.schedule import ScheduleQuerySet
+from ...models.schedule import DisabledBy, ScheduleQuerySet
 from ...schedules.dispatch import try_run
 from ..actions.admin_action import AdminAction
 

@@ -8,7 +8,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...core.schedule_enums import DisabledBy
+from ...models.schedule import DisabledBy
 from ...ops.metrics.snapshot import LATE_AFTER
 
 #: Labels by reason for being disabled.

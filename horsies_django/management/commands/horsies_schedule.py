@@ -17,7 +17,6 @@ from horsies_django.core.backends import horsies_backend
 from horsies_django.core.clock import aware
 from horsies_django.core.numbers import format_relative
 from horsies_django.core.printable import one_line
-from horsies_django.core.schedule_enums import DisabledBy
 from horsies_django.db.clock import database_now
 from horsies_django.db.connection import own_connection
 from horsies_django.db.now import Now
@@ -26,7 +25,7 @@ from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.text_table import table
 from horsies_django.models import Schedule
 from horsies_django.models.check_migrated import check_tables
-from horsies_django.models.schedule import ScheduleQuerySet
+from horsies_django.models.schedule import DisabledBy, ScheduleQuerySet
 from horsies_django.schedules.declaration import declarations
 from horsies_django.schedules.dispatch import try_run
 

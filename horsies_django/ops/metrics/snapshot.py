@@ -15,7 +15,6 @@ from ...core.backends import all_backends, backends_on
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME
 from ...core.option_parsers import LONGEST_DURATION
 from ...core.options import Options
-from ...core.schedule_enums import DisabledBy
 from ...db.expressions import SecondOf, SecondsUntil
 from ...db.now import Now
 from ...db.statements import Statement, count_query, decode_rows, run_queries, scalar
@@ -23,6 +22,7 @@ from ...models import Lease, Rollup, Schedule, Task
 from ...models.depths import Depth, Depths, depths
 from ...models.lease import NEVER
 from ...models.rollup import RollupSpan
+from ...models.schedule import DisabledBy
 from ...reaper.loop import LEASE_PREFIX
 from ..queue_status import QueueStatus, queue_rows, status_from_row
 from . import counts, history, latency, workflows
