@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 from django.urls import get_resolver
 
 from .core.compat import task_backends
-
-if TYPE_CHECKING:
-    from .schedules.declaration_errors import DeclarationError
 
 
 def check_workflows(**kwargs: Any) -> list[CheckMessage]:
@@ -35,12 +32,18 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     Returns none while the settings of a backend have errors.
     """
     from .enqueue.backend import HorsiesBackend
-    from .schedules.declaration_errors import declaration_errors
+    from .schedules.validation import DUPLICATE, INVALID, READ_DIFFERENTLY, declaration_problems
 
     backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
     if any(backend.parsed.problems for backend in backends):
         return []
-    return [_of_schedule(mistake) for mistake in declaration_errors()]
+    kinds = {
+        INVALID: (Error, "See the page on schedules."),
+        DUPLICATE: (Error, "Rename one of the two."),
+        READ_DIFFERENTLY: (checks.Warning, "Write it so that both agree, or silence this check."),
+    }
+    problems = ((*kinds[check_id], check_id, sentence) for check_id, sentence in declaration_problems())
+    return [kind(sentence, hint=hint, obj=None, id=check_id) for kind, hint, check_id, sentence in problems]
 
 
 def check_queues(**kwargs: Any) -> list[CheckMessage]:
@@ -71,12 +74,3 @@ def _load_urlconf() -> None:
     """Load the URLconf, which imports views and their modules: they may register tasks."""
     with suppress(Exception):  # Django's own checks report errors of the URLconf
         get_resolver().url_patterns  # noqa: B018  # the property loads it
-
-
-def _of_schedule(mistake: DeclarationError) -> CheckMessage:
-    if mistake.is_warning:
-        hint = "Write it so that both agree, or silence this check."
-        return checks.Warning(str(mistake), hint=hint, obj=None, id="horsies.W011")
-    if mistake.is_duplicate:
-        return Error(str(mistake), hint="Rename one of the two.", obj=None, id="horsies.E006")
-    return Error(str(mistake), hint="See the page on schedules.", obj=None, id="horsies.E005")

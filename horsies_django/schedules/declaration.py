@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from ..core.backends import config_of
-from ..core.clock import DATES_ALLOWED, is_in_range, project_timezone
 from ..core.compat import FrameworkTask
 from ..core.option_parsers import Retention
 from ..core.schedule_patterns import Pattern
@@ -21,20 +19,8 @@ from ..workflows.definition import WorkflowDefinition
 if TYPE_CHECKING:
     from ..models import Schedule
 
-#: Options of a schedule, without those of its calls, and their defaults. The time zone None means the project's; it is
-#: looked up later, because a module may be imported before the settings are final.
-_SCHEDULE_OPTIONS: Final[Mapping[str, Any]] = {
-    "timezone": None,
-    "enabled": True,
-    "catch_up": "latest",
-    "max_catch_up_runs": 100,
-    "overlap": "allow",
-    "jitter": 0.0,
-    "skip_nonexistent": False,
-    "start_at": None,
-    "end_at": None,
-}
-_CALL_OPTIONS: Final = frozenset(
+#: The options of each call of a task. ``good_for`` is in seconds after the send.
+CALL_OPTIONS: Final = frozenset(
     {"queue_name", "priority", "timeout", "retention", "metadata", "unique_key", "good_for"}
 )
 
@@ -76,6 +62,9 @@ class DeclaredSchedule:
     loaded: object = field(default=None, compare=False, repr=False)
     is_at_top: bool = field(default=False, compare=False, repr=False)
 
+    def __str__(self) -> str:
+        return f"schedule {str(self.name)!r} ({self.place})"
+
     @property
     def backend(self) -> str:
         """The alias of the backend whose schedulers send this schedule."""
@@ -86,47 +75,35 @@ class DeclaredSchedule:
         meta = getattr(self.what, "_meta", None)
         return str(getattr(getattr(meta, "options", None), "backend", None) or "default")
 
-    def problems(self) -> Iterator[str]:
-        """Yield a sentence for each error that can only be found before there is a row."""
-        if not isinstance(self.name, str) or not 0 < len(self.name) <= 255:
-            yield f"name is {self.name!r}; allowed: a text of 1 to 255 characters."
-        if not isinstance(self.what, HorsiesTask) and not _is_definition(self.what):
-            yield f"what is {self.what!r}; allowed: a task, or a WorkflowDefinition with a definition_key."
-        if not hasattr(self.when, "problems"):
-            yield f"when is {self.when!r}; allowed: Every, Cron, Hourly, Daily, Weekly or Monthly."
-        else:
-            yield from self.when.problems()
-        for option in sorted(self.options.keys() - _SCHEDULE_OPTIONS.keys() - _CALL_OPTIONS - {"backend"}):
-            near = difflib.get_close_matches(option, [*_SCHEDULE_OPTIONS, *_CALL_OPTIONS], n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            allowed = ", ".join(sorted({*_SCHEDULE_OPTIONS, *_CALL_OPTIONS, "backend"}))
-            yield f"there is no option {option!r}; allowed: {allowed}.{hint}"
-        for name in ("enabled", "skip_nonexistent"):
-            if not isinstance(value := self.options.get(name, False), bool):
-                yield f"{name} is {value!r}; allowed: True or False."
-        for name in ("start_at", "end_at"):
-            if isinstance(at := self.options.get(name), datetime) and at.tzinfo is None:
-                yield f"{name} is {at!r}; allowed: an aware datetime, or None."
-            elif isinstance(at, datetime) and not is_in_range(at):
-                yield f"{name} is {at!r}; allowed: {DATES_ALLOWED}."
-
-    def columns(self) -> dict[str, Any]:
-        """Return the columns of the row. Raises TypeError or ValueError for values that a row can't store."""
-        own = {**_SCHEDULE_OPTIONS, **{name: self.options[name] for name in self.options if name in _SCHEDULE_OPTIONS}}
-        if own["timezone"] is None:
-            own["timezone"] = project_timezone()
-        return _columns_of(self, own)
-
-    @property
-    def call_options(self) -> dict[str, Any]:
-        """The options of each call, as declared."""
-        return {name: value for name, value in self.options.items() if name in _CALL_OPTIONS and value is not None}
-
     def row(self, project: str) -> Schedule:
-        """Return an unsaved row. Raises the same errors as :meth:`columns`."""
+        """Return an unsaved row. Raises TypeError or ValueError for values that JSON or a row can't represent."""
         from ..models import Schedule
 
-        return Schedule(name=self.name, source=project, **self.columns())
+        if not isinstance(self.args, Sequence) or isinstance(self.args, str | bytes):
+            raise TypeError(f"args is {self.args!r}; allowed: a list or a tuple.")
+        if not isinstance(self.kwargs, Mapping):
+            raise TypeError(f"kwargs is {self.kwargs!r}; allowed: a dict.")
+        typed = config_of(self.backend).serializer == "rich"
+        is_task = isinstance(self.what, HorsiesTask)
+        columns = {name: value for name, value in self.options.items() if name not in CALL_OPTIONS}
+        if columns.get("timezone") is None:
+            columns.pop("timezone", None)  # the row's default is the project's time zone
+        call_options = {name: value for name, value in self.options.items() if name in CALL_OPTIONS}
+        row = Schedule(
+            name=self.name,
+            source=project,
+            task_name=self.what.task_name if is_task else None,
+            workflow_name=None if is_task else self.what._meta.options.definition_key,
+            timing=self.when.timing,
+            args=[encode(value, typed=typed, where=f"args[{place}]") for place, value in enumerate(self.args)],
+            kwargs={
+                name: encode(value, typed=typed, where=f"argument {name!r}") for name, value in self.kwargs.items()
+            },
+            options={name: _option(name, value) for name, value in call_options.items() if value is not None},
+            **columns | {"backend": self.backend},
+        )
+        row.declared_enabled = row.enabled
+        return row
 
 
 @dataclass(slots=True)
@@ -137,17 +114,17 @@ class Declarations:
 
     def add(self, declared: DeclaredSchedule) -> None:
         """Record a schedule. ``manage.py check`` reports duplicate names."""
-        known = self.by_place.setdefault((str(declared.name), declared.place), [])
-        if declared.loaded is None or any(other.loaded is not declared.loaded for other in known):
-            known.clear()  # the module is imported again
+        here = self.by_place.setdefault((str(declared.name), declared.place), [])
+        if declared.loaded is None or any(other.loaded is not declared.loaded for other in here):
+            here.clear()  # the module is imported again
         # A loop or helper may declare several schedules on one line; calling a function again declares the same one.
-        if declared.is_at_top or declared not in known:
-            known.append(declared)
+        if declared.is_at_top or declared not in here:
+            here.append(declared)
 
     def __iter__(self) -> Iterator[DeclaredSchedule]:
         """Yield the schedules in the order of declaration."""
-        for found in self.by_place.values():
-            yield from found
+        for here in self.by_place.values():
+            yield from here
 
 
 declarations = Declarations()
@@ -183,34 +160,6 @@ def schedule(
     )
     declarations.add(declared)
     return declared
-
-
-def _is_definition(what: object) -> bool:
-    return isinstance(what, type) and issubclass(what, WorkflowDefinition) and what._meta.is_registered
-
-
-def _columns_of(declared: DeclaredSchedule, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns. Raises TypeError or ValueError for arguments or options that JSON can't represent."""
-    typed = config_of(declared.backend).serializer == "rich"
-    args, kwargs = declared.args, declared.kwargs
-    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
-        raise TypeError(f"args is {args!r}; allowed: a list or a tuple.")
-    if not isinstance(kwargs, Mapping):
-        raise TypeError(f"kwargs is {kwargs!r}; allowed: a dict.")
-    is_task = isinstance(declared.what, HorsiesTask)
-    return {
-        **own,
-        "declared_enabled": own["enabled"],
-        "start_at": own["start_at"],
-        "end_at": own["end_at"],
-        "backend": declared.backend,
-        "task_name": declared.what.task_name if is_task else None,
-        "workflow_name": None if is_task else declared.what._meta.options.definition_key,
-        "timing": declared.when.timing,
-        "args": [encode(value, typed=typed, where=f"args[{place}]") for place, value in enumerate(args)],
-        "kwargs": {name: encode(value, typed=typed, where=f"argument {name!r}") for name, value in kwargs.items()},
-        "options": {name: _option(name, value) for name, value in declared.call_options.items()},
-    }
 
 
 def _option(name: str, value: Any) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -27,8 +27,7 @@ from ..models import Lease
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.lease import NEVER
 from ..models.schedule import CatchUp, Schedule, ScheduleQuerySet
-from .dispatch import UnknownTarget, error_text
-from .fire_due import MISSED_AFTER, Fired, fire_due
+from .dispatch import MISSED_AFTER, Fired, UnknownTarget, error_text, fire_due
 from .syncing import SyncReport, declared_names, project_of, sync
 
 logger = logging.getLogger("horsies_django.scheduler")
@@ -62,59 +61,18 @@ LONGEST_RETRY: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred:
-    """A schedule that could not be sent and will be retried; its slot stays due."""
-
-    schedule: str
-    error: str
-
-    def __str__(self) -> str:
-        return f"{self.schedule}: left for later: {self.error}"
-
-
-@dataclass(frozen=True, slots=True)
 class SchedulerReport:
-    """The result of one pass: fired slots, deferred schedules, and the seconds until the next pass."""
+    """The result of one pass: the slots that are done, and the seconds until the next pass.
 
-    fired: tuple[Fired, ...] = ()
-    deferred: tuple[Deferred, ...] = ()
-    pause: float = INTERVAL
+    ``deferred`` has the errors, by name, of schedules that could not be sent and will be retried: their slots stay due.
+    """
+
+    fired: tuple[Fired, ...]
+    deferred: Mapping[str, str]
+    pause: float
 
     def __str__(self) -> str:
         return f"{sum(fired.handle is not None for fired in self.fired)} sent"
-
-
-@dataclass(slots=True)
-class ScheduleBackoff:
-    """When to retry each schedule that could not be sent; the wait doubles with each failure.
-
-    It is kept in memory, so another scheduler may send the schedule meanwhile.
-    """
-
-    _retries: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
-
-    def add(self, key: Hashable) -> bool:
-        """Postpone the next try; return whether this is the first failure."""
-        _, before = self._retries.get(key, (0.0, 0.0))
-        delay = min(before * 2 or FIRST_RETRY, LONGEST_RETRY)
-        self._retries[key] = time.monotonic() + delay, delay
-        return not before
-
-    def remove(self, key: Hashable) -> None:
-        """Forget the failures of a schedule that was sent."""
-        self._retries.pop(key, None)
-
-    def keys(self) -> list[Any]:
-        """Return the keys whose next try is in the future."""
-        now = time.monotonic()
-        for key in [key for key, (retry_at, _) in self._retries.items() if retry_at < now - 2 * LONGEST_RETRY]:
-            self.remove(key)  # another scheduler has sent it
-        return [key for key, (retry_at, _) in self._retries.items() if retry_at > now]
-
-    def next_in(self) -> float | None:
-        """Return the seconds until the next retry; None if there is none."""
-        now = time.monotonic()
-        return min((retry_at - now for retry_at, _ in self._retries.values() if retry_at > now), default=None)
 
 
 def lease_name(backend: str) -> str:
@@ -134,7 +92,8 @@ class Scheduler:
         self._interval = INTERVAL if interval is None else interval
         self._project = project_of(options)
         self._stopped = StopEvent()
-        self._backoff = ScheduleBackoff()
+        # When to retry each schedule that could not be sent, and the delay before that. Another scheduler may send it.
+        self._retries: dict[Any, tuple[float, float]] = {}
         self._undeclared_after = options.disable_undeclared_schedules_after
         self._declare_interval = (self._undeclared_after or UNDECLARED_AFTER) / DECLARATIONS
         self._declare_at = float("-inf")
@@ -180,25 +139,25 @@ class Scheduler:
         """
         pause = self._pause()
         if pause > 0:
-            return SchedulerReport(pause=min(pause, self._longest_pause))
+            return SchedulerReport((), {}, min(pause, self._longest_pause))
         fired, deferred = self._fire_batch()
         pause = self._pause() if fired or deferred else SHORT_PAUSE
-        return SchedulerReport(tuple(fired), tuple(deferred), min(max(pause, 0.0), self._longest_pause))
+        return SchedulerReport(tuple(fired), deferred, min(max(pause, 0.0), self._longest_pause))
 
     def run_all(self) -> SchedulerReport:
         """Run passes until nothing that this process can send is due; return the combined report."""
         fired: list[Fired] = []
-        deferred: dict[str, Deferred] = {}
+        deferred: dict[str, str] = {}
         while True:
             report = self.run_once()
-            is_progress = report.fired or any(one.schedule not in deferred for one in report.deferred)
+            is_progress = report.fired or report.deferred.keys() - deferred.keys()
             fired += report.fired
-            deferred |= {one.schedule: one for one in report.deferred}
+            deferred |= report.deferred
             if not is_progress or report.pause > 0 or self._stopped.is_set:
                 break
-        for one in fired:
-            deferred.pop(one.schedule, None)
-        return SchedulerReport(tuple(fired), tuple(deferred.values()), report.pause)
+        sent = {each.schedule for each in fired}
+        left = {name: error for name, error in deferred.items() if name not in sent}
+        return SchedulerReport(tuple(fired), left, report.pause)
 
     def run(self) -> None:
         """Run passes until stopped. Raises MissingPrivilege."""
@@ -265,7 +224,7 @@ class Scheduler:
 
     def _pause(self) -> float:
         """Return the seconds until the next slot; 0 or less if a slot is due or a next run must be computed."""
-        retry_in = self._backoff.next_in()  # before the query: a retry that becomes due meanwhile is in it
+        retries = self._next_retries()  # before the query: a retry that becomes due meanwhile is in it
         first = self._served_rows.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
         seconds, is_unplanned, stale = select_values(
             self._options.database,
@@ -276,21 +235,21 @@ class Scheduler:
         )
         if is_unplanned or stale is not None:
             return 0.0
-        return min(self._longest_pause if wait is None else float(wait) for wait in (seconds, retry_in))
+        return min([self._longest_pause if seconds is None else float(seconds), *retries.values()])
 
-    def _fire_batch(self) -> tuple[list[Fired], list[Deferred]]:
+    def _fire_batch(self) -> tuple[list[Fired], dict[str, str]]:
         unplanned, due = self._served_rows.unplanned(), self._served_rows.next_up().filter(next_run_at__lte=Now())
         missed = Q(catch_up=CatchUp.ALL, next_run_at__lt=NowPlus(-MISSED_AFTER))
         parts = (self._served_rows.with_outdated_plan(), due.exclude(missed), unplanned, due.filter(missed))
         fired: list[Fired] = []
-        deferred: list[Deferred] = []
+        deferred: dict[str, str] = {}
         columns = ("pk", "name", "next_run_at", Now())
-        found = [(rows, *row) for rows in parts for row in rows.values_list(*columns)[:BATCH]]
+        batch = [(rows, *row) for rows in parts for row in rows.values_list(*columns)[:BATCH]]
         caught_up = 0
-        for rows, key, name, run_at, now in found:
+        for rows, key, name, run_at, now in batch:
             try:
-                for one in fire_due(self._rows, key, run_at, aware(now)):
-                    fired.append(one)
+                for slot in fire_due(self._rows, key, run_at, aware(now)):
+                    fired.append(slot)
                     caught_up += rows is parts[-1]
                     if self._stopped.is_set or caught_up == CATCH_UP_BATCH:
                         break
@@ -298,27 +257,40 @@ class Scheduler:
                 raise
             except Exception as error:  # noqa: BLE001  # _defer() logs it
                 raise_if_grants_are_missing(self._options.database, error)
-                deferred.append(self._defer(key, name, error))
+                deferred[name] = self._defer(key, name, error)
             else:
-                self._backoff.remove(key)
+                self._retries.pop(key, None)
             if self._stopped.is_set or caught_up == CATCH_UP_BATCH:
                 break
         return fired, deferred
 
-    def _defer(self, key: Any, name: str, error: Exception) -> Deferred:
-        """Postpone a schedule that failed, or disable it if its row causes the error. Raises ``error`` in an outage."""
+    def _defer(self, key: Any, name: str, error: Exception) -> str:
+        """Postpone a schedule that failed, or disable it if its row causes the error; return the text of the error.
+
+        Raises ``error`` in an outage.
+        """
         if isinstance(error, Error) and not connections[self._options.database].is_usable():
             raise error
         if is_row_error(error):
             logger.error("schedule disabled name=%r: its next run can't be computed", name, exc_info=error)
             self._rows.filter(pk=key).disable_unreadable(error_text(error))
-            return Deferred(name, error_text(error))
-        is_new = self._backoff.add(key)
+            return error_text(error)
+        now = time.monotonic()
+        retry_at, delay = self._retries.get(key, (now, 0.0))
+        is_new = now > retry_at + 2 * LONGEST_RETRY or not delay  # in between another scheduler has sent it
+        delay = FIRST_RETRY if is_new else min(delay * 2, LONGEST_RETRY)
+        self._retries[key] = now + delay, delay
         if not isinstance(error, UnknownTarget):
             logger.error("schedule not sent name=%r: it will be retried", name, exc_info=error)
-        elif is_new:
+            return error_text(error)
+        if is_new:
             logger.warning("schedule deferred name=%r: this process lacks its task or workflow error=%s", name, error)
-        return Deferred(name, str(error) if isinstance(error, UnknownTarget) else error_text(error))
+        return str(error)
+
+    def _next_retries(self) -> dict[Any, float]:
+        """Return the seconds until the next try of each schedule that waits for one."""
+        now = time.monotonic()
+        return {key: retry_at - now for key, (retry_at, _) in self._retries.items() if retry_at > now}
 
     @property
     def _longest_pause(self) -> float:
@@ -337,5 +309,5 @@ class Scheduler:
     @property
     def _served_rows(self) -> ScheduleQuerySet:
         served = self._rows.served_by(self._backend, self._project)
-        waiting = self._backoff.keys()
-        return served.exclude(pk__in=waiting) if waiting else served
+        waiting = self._next_retries()
+        return served.exclude(pk__in=waiting.keys()) if waiting else served

@@ -8,7 +8,7 @@ disables schedules that no process has declared for a while.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -21,9 +21,15 @@ from ..db.clock import database_now
 from ..db.now import Now
 from ..models.schedule import NAMES_PER_STATEMENT, PLAN_COLUMNS, DisabledBy, Schedule, ScheduleQuerySet
 from .declaration import DeclaredSchedule, declarations
-from .declaration_errors import errors_of
+from .validation import problems_of_declaration
 
 logger = logging.getLogger("horsies_django.scheduler")
+
+#: The columns that a declaration sets.
+DECLARED_COLUMNS: Final = (
+    *("backend", "task_name", "workflow_name", "args", "kwargs", "options", "declared_enabled"),
+    *("catch_up", "max_catch_up_runs", "overlap", *PLAN_COLUMNS),
+)
 
 #: Maximum tries to update a row that a scheduler or an operator changes at the same time.
 TRIES: Final = 5
@@ -53,13 +59,10 @@ def sync(options: Options, backend: str) -> SyncReport:
     """
     project = project_of(options)
     rows = Schedule.objects.using(options.database)
-    known = {row.name: row for row in rows.filter(source=project)}
-    wanted = {
-        declared.name: declared for declared in declarations if declared.backend == backend and _is_valid(declared)
-    }
-    new = [declared for name, declared in wanted.items() if name not in known]
-    created = _create(rows, new, project)
-    changed = sum(_change(rows, known[name], declared) for name, declared in wanted.items() if name in known)
+    declared = {each.name: each.row(project) for each in declarations if each.backend == backend and _is_valid(each)}
+    stored = {row.name: row for row in rows.filter(source=project)}
+    created = _create(rows, [row for name, row in declared.items() if name not in stored], project)
+    changed = sum(_change(rows, stored[name], row) for name, row in declared.items() if name in stored)
     rows.filter(source=project).declare(declared_names())
     report = SyncReport(created, changed)
     logger.log(logging.INFO if any((created, changed)) else logging.DEBUG, "%s", report)
@@ -72,39 +75,31 @@ def declared_names() -> set[str]:
 
 
 def _is_valid(declared: DeclaredSchedule) -> bool:
-    errors = list(errors_of(declared))
+    errors = problems_of_declaration(declared)
     for error in errors:
-        logger.error("%s", error)
+        logger.error("%s: %s", declared, error)
     return not errors
 
 
-def _create(rows: ScheduleQuerySet, new: Iterable[DeclaredSchedule], project: str) -> int:
-    made = [declared.row(project) for declared in new]
-    if not made:
+def _create(rows: ScheduleQuerySet, new: Sequence[Schedule], project: str) -> int:
+    if not new:
         return 0
-    before = set(_owned_by_others(rows, [row.name for row in made], project))
-    for name in sorted(before):
+    others = set(rows.exclude(source=project).values_list("name", flat=True))
+    for name in sorted(others & {row.name for row in new}):
         logger.warning("schedule not created name=%r: one made by hand or by another project has that name", name)
-    made = [row for row in made if row.name not in before]
+    new = [row for row in new if row.name not in others]
     now = database_now(rows.db)
-    for row in made:
+    for row in new:
         row.disabled_by, row.declared_at = "" if row.enabled else DisabledBy.CODE, now
         row.plan(now)
-    rows.bulk_create(made, ignore_conflicts=True, batch_size=NAMES_PER_STATEMENT)
-    return len(made)
+    rows.bulk_create(new, ignore_conflicts=True, batch_size=NAMES_PER_STATEMENT)
+    return len(new)
 
 
-def _owned_by_others(rows: ScheduleQuerySet, names: list[str], project: str) -> Iterable[str]:
-    for place in range(0, len(names), NAMES_PER_STATEMENT):
-        others = rows.filter(name__in=names[place : place + NAMES_PER_STATEMENT]).exclude(source=project)
-        yield from others.values_list("name", flat=True)
-
-
-def _change(rows: ScheduleQuerySet, row: Schedule, declared: DeclaredSchedule) -> bool:
-    """Update a row; return whether it changed."""
-    columns = declared.columns()
+def _change(rows: ScheduleQuerySet, row: Schedule, declared: Schedule) -> bool:
+    """Update a row to a declaration's; return whether it changed."""
     for _ in range(TRIES):
-        if not (changes := _changes(row, columns)):
+        if not (changes := _changes(row, declared)):
             return False
         # If a scheduler fired a slot meanwhile, the next run differs: read the row again.
         mine = rows.filter(pk=row.pk, enabled=row.enabled).planned_for(row.next_run_at)
@@ -116,8 +111,9 @@ def _change(rows: ScheduleQuerySet, row: Schedule, declared: DeclaredSchedule) -
     return False
 
 
-def _changes(row: Schedule, columns: Mapping[str, Any]) -> dict[str, Any]:
-    changes = {name: value for name, value in columns.items() if not _is_same(getattr(row, name), value)}
+def _changes(row: Schedule, declared: Schedule) -> dict[str, Any]:
+    changes = {name: getattr(declared, name) for name in DECLARED_COLUMNS}
+    changes = {name: value for name, value in changes.items() if not _is_same(getattr(row, name), value)}
     if "enabled" in changes and not _switches_enabled(row, changes):
         del changes["enabled"]
     return changes
@@ -143,7 +139,7 @@ def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str,
     if "enabled" in changes:
         row.disabled_by = DisabledBy.CODE  # plan() clears it if the row is enabled
     row.plan(database_now(alias))
-    return {**row.planned, "enabled": row.enabled, "disabled_by": row.disabled_by}
+    return row.planned
 
 
 def _is_same(value: Any, declared: Any) -> bool:

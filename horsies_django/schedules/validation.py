@@ -1,10 +1,11 @@
-"""Validate a schedule's row and report every error by column."""
+"""Find every problem of declared schedules and of rows, as sentences. Nothing is sent, no database is queried."""
 
 from __future__ import annotations
 
-import math
+import difflib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,16 +21,24 @@ from ..core.exceptions import InvalidWorkflow, NotRegistered
 from ..core.options import Options
 from ..core.parameters import parameters_of
 from ..core.registry import registry
-from ..core.schedule_patterns import parse
+from ..core.schedule_patterns import Cron, Pattern, parse
 from ..core.schedule_slots import Slots, parse_timezone
+from ..enqueue.backend import HorsiesBackend
 from ..enqueue.call_builder import CallBuilder
 from ..enqueue.call_keys import grouped_call
 from ..enqueue.task import HorsiesTask
 from ..models.schedule import MAX_CATCH_UP, MAX_JITTER, CatchUp, Overlap
-from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, ScheduledCall, call_of, workflow_of
+from ..workflows.definition import WorkflowDefinition
+from .declaration import CALL_OPTIONS, DeclaredSchedule, ScheduleOptions, declarations
+from .dispatch import WORKFLOW_OPTIONS, ScheduledCall, call_of, workflow_of
 
 if TYPE_CHECKING:
     from ..models import Schedule
+
+#: The ids of the system checks.
+INVALID: Final = "horsies.E005"
+DUPLICATE: Final = "horsies.E006"
+READ_DIFFERENTLY: Final = "horsies.W011"
 
 #: The send time of a call that is only validated.
 _SOME_TIME: Final = datetime(2100, 1, 1, tzinfo=UTC)
@@ -37,16 +46,76 @@ _SOME_TIME: Final = datetime(2100, 1, 1, tzinfo=UTC)
 ColumnProblem = tuple[str, str]
 
 
+# Declarations.
+
+
+def declaration_problems() -> Iterator[tuple[str, str]]:
+    """Yield each error and warning of the declared schedules, after the id of its system check."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for declared in declarations:
+        places[str(declared.name)].append(declared.place)
+        errors = problems_of_declaration(declared)
+        yield from ((INVALID, f"{declared}: {error}") for error in errors)
+        if not errors and isinstance(declared.when, Cron):
+            yield from ((READ_DIFFERENTLY, f"{declared}: {warning}") for warning in declared.when.warnings())
+    for name, same in places.items():
+        for place in dict.fromkeys(same) if len(same) > 1 else ():
+            if others := " and ".join(dict.fromkeys(other for other in same if other != place)):
+                problem = f"the name is that of the one in {others} too"
+            else:
+                problem = f"this line declares {len(same)} of that name"
+            yield DUPLICATE, f"schedule {name!r} ({place}): {problem}; allowed: a name for each."
+
+
+def problems_of_declaration(declared: DeclaredSchedule) -> list[str]:
+    """Return the errors of one declared schedule, without comparing it to others.
+
+    Returns none if its backend is not a HorsiesBackend: tests may use another one, without schedules.
+    """
+    alias = declared.backend
+    if alias in task_backends.settings and not isinstance(task_backends[alias], HorsiesBackend):
+        return []
+    if problems := list(_declared(declared)):
+        return problems
+    try:
+        row = declared.row("")
+    except (InvalidTask, ImproperlyConfigured, TypeError, ValueError) as error:
+        return [str(error)]
+    return [sentence for sentences in problems_of(row).values() for sentence in sentences]
+
+
+def _declared(declared: DeclaredSchedule) -> Iterator[str]:
+    """Yield the errors that can only be found before there is a row."""
+    name, what, when = declared.name, declared.what, declared.when
+    if not isinstance(name, str) or not 0 < len(name) <= 255:
+        yield f"name is {name!r}; allowed: a text of 1 to 255 characters."
+    is_definition = isinstance(what, type) and issubclass(what, WorkflowDefinition) and what._meta.is_registered
+    if not isinstance(what, HorsiesTask) and not is_definition:
+        yield f"what is {what!r}; allowed: a task, or a WorkflowDefinition with a definition_key."
+    if isinstance(when, Pattern):
+        yield from when.problems()
+    else:
+        yield f"when is {when!r}; allowed: Every, Cron, Hourly, Daily, Weekly or Monthly."
+    allowed = sorted(ScheduleOptions.__optional_keys__)
+    for option in sorted(declared.options.keys() - set(allowed)):
+        near = difflib.get_close_matches(option, allowed, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        yield f"there is no option {option!r}; allowed: {', '.join(allowed)}.{hint}"
+
+
+# Rows.
+
+
 def problems_of(row: Schedule) -> Mapping[str, list[str]]:
-    """Return a sentence for each error of a row, by column name. Sends nothing."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Return a sentence for each error of a row, by column name."""
+    problems: dict[str, list[str]] = defaultdict(list)
     for check in (_timing, _window, _policies, _columns):
         for column, sentence in check(row):
-            found[column].append(sentence)
-    if not found.keys() & {"args", "kwargs", "options", "backend"}:
+            problems[column].append(sentence)
+    if not problems.keys() & {"args", "kwargs", "options", "backend"}:
         for column, sentence in _call(row):
-            found[column].append(sentence)
-    return dict(found)
+            problems[column].append(sentence)
+    return dict(problems)
 
 
 def _timing(row: Schedule) -> Iterator[ColumnProblem]:
@@ -69,6 +138,9 @@ def _window(row: Schedule) -> Iterator[ColumnProblem]:
 
 
 def _policies(row: Schedule) -> Iterator[ColumnProblem]:
+    for name in ("enabled", "skip_nonexistent"):
+        if not isinstance(value := getattr(row, name), bool):
+            yield name, f"{name} is {value!r}; allowed: True or False."
     for name, kind in (("catch_up", CatchUp), ("overlap", Overlap)):
         if (value := getattr(row, name)) not in kind.values:
             yield name, f"{name} is {value!r}; allowed: {' or '.join(map(repr, kind.values))}."
@@ -76,8 +148,7 @@ def _policies(row: Schedule) -> Iterator[ColumnProblem]:
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MAX_CATCH_UP:
         yield "max_catch_up_runs", f"max_catch_up_runs is {most!r}; allowed: a whole number from 1 to {MAX_CATCH_UP}."
     jitter = row.jitter
-    is_number = isinstance(jitter, int | float) and not isinstance(jitter, bool) and math.isfinite(jitter)
-    if not (is_number and 0 <= jitter <= MAX_JITTER):
+    if not isinstance(jitter, int | float) or isinstance(jitter, bool) or not 0 <= jitter <= MAX_JITTER:
         yield "jitter", f"jitter is {jitter!r}; allowed: 0 to {MAX_JITTER} (seconds)."
     elif jitter:
         yield from _jitter(row)
@@ -85,14 +156,11 @@ def _policies(row: Schedule) -> Iterator[ColumnProblem]:
 
 def _jitter(row: Schedule) -> Iterator[ColumnProblem]:
     """Check that jitter is shorter than the gap between slots: otherwise slots could fire out of order and be lost."""
-    try:
-        gap = Slots(
-            parse(row.timing), parse_timezone(row.timezone), skip_nonexistent=row.skip_nonexistent
-        ).shortest_gap()
-    except ValueError:
-        return  # _timing() reports it
-    if row.jitter >= gap:
-        yield "jitter", f"jitter is {row.jitter!r}; allowed: less than {gap:g} (seconds), the time between two slots."
+    with suppress(ValueError):  # _timing() reports it
+        slots = Slots(parse(row.timing), parse_timezone(row.timezone), skip_nonexistent=row.skip_nonexistent)
+        if row.jitter >= (gap := slots.shortest_gap()):
+            allowed = f"less than {gap:g} (seconds), the time between two slots"
+            yield "jitter", f"jitter is {row.jitter!r}; allowed: {allowed}."
 
 
 def _columns(row: Schedule) -> Iterator[ColumnProblem]:
@@ -117,17 +185,12 @@ def _call(row: Schedule) -> Iterator[ColumnProblem]:
 
 def _task_call(row: Schedule, name: str) -> Iterator[ColumnProblem]:
     try:
-        registry.find_task(name)
-    except NotRegistered as error:
-        yield "task_name", str(error)
-        return
-    try:
         call = call_of(row, _SOME_TIME)
         task_backends[row.backend].validate_task(call.task)
     except NotRegistered as error:
         yield ("kwargs" if row.kwargs else "args") if name in registry.tasks else "task_name", str(error)
     except (InvalidTask, TypeError, ValueError) as error:
-        yield "options", _describe(error, TASK_OPTIONS)
+        yield "options", _describe(error, CALL_OPTIONS)
     else:
         options = config_of(row.backend)
         yield from _reserved_headers(call.task, options)

@@ -28,8 +28,9 @@ class Command(LoopCommand[Scheduler]):
     def once(self, loop: Scheduler) -> None:
         self.stdout.write(str(loop.sync()))
         report = loop.run_all()
-        for result in (*report.fired, *report.deferred):
-            self.stdout.write(one_line(str(result)))
+        deferred = (f"{name}: left for later: {error}" for name, error in report.deferred.items())
+        for line in (*map(str, report.fired), *deferred):
+            self.stdout.write(one_line(line))
         self.stdout.write(str(report))
         if report.deferred or any(fired.error for fired in report.fired):
             raise CommandError("A schedule could not be sent.", returncode=1)

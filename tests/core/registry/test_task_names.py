@@ -61,7 +61,7 @@ def test_rows_keys_limits_groups_and_nodes_use_a_tasks_own_name(drain):
     assert (rows[1].unique_key, rows[1].limit_key) == ('mail.limited {"number":2}', "mail.limited")
     assert WorkflowTask.objects.get(workflow=workflow.id).task_name == "mail.send"
     assert gathered.with_options(priority=1).send(number=4).id == calls[2].id  # a copy has the same name
-    assert DeclaredSchedule("s", send_it, Every(hours=1)).columns()["task_name"] == "mail.send"
+    assert DeclaredSchedule("s", send_it, Every(hours=1)).row("").task_name == "mail.send"
     assert repr(send_it.node()(number=1)) == "<TaskNode: mail.send>"
     gone = Task.objects.create(task_name="gone")
     assert default_task_backend.get_result(str(gone.pk)).task.task_name == "gone"
