@@ -32,15 +32,15 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     Returns none while the settings of a backend have errors.
     """
     from .enqueue.backend import HorsiesBackend
-    from .schedules.validation import DUPLICATE, INVALID, READ_DIFFERENTLY, declaration_problems
+    from .schedules.validation import declaration_problems
 
     backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
     if any(backend.parsed.problems for backend in backends):
         return []
     kinds = {
-        INVALID: (Error, "See the page on schedules."),
-        DUPLICATE: (Error, "Rename one of the two."),
-        READ_DIFFERENTLY: (checks.Warning, "Write it so that both agree, or silence this check."),
+        "horsies.E005": (Error, "See the page on schedules."),
+        "horsies.E006": (Error, "Rename one of the two."),
+        "horsies.W011": (checks.Warning, "Write it so that both agree, or silence this check."),
     }
     problems = ((*kinds[check_id], check_id, sentence) for check_id, sentence in declaration_problems())
     return [kind(sentence, hint=hint, obj=None, id=check_id) for kind, hint, check_id, sentence in problems]

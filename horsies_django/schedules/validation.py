@@ -35,11 +35,6 @@ from .dispatch import WORKFLOW_OPTIONS, ScheduledCall, call_of, workflow_of
 if TYPE_CHECKING:
     from ..models import Schedule
 
-#: The ids of the system checks.
-INVALID: Final = "horsies.E005"
-DUPLICATE: Final = "horsies.E006"
-READ_DIFFERENTLY: Final = "horsies.W011"
-
 #: The send time of a call that is only validated.
 _SOME_TIME: Final = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -55,16 +50,16 @@ def declaration_problems() -> Iterator[tuple[str, str]]:
     for declared in declarations:
         places[str(declared.name)].append(declared.place)
         errors = problems_of_declaration(declared)
-        yield from ((INVALID, f"{declared}: {error}") for error in errors)
+        yield from (("horsies.E005", f"{declared}: {error}") for error in errors)
         if not errors and isinstance(declared.when, Cron):
-            yield from ((READ_DIFFERENTLY, f"{declared}: {warning}") for warning in declared.when.warnings())
+            yield from (("horsies.W011", f"{declared}: {warning}") for warning in declared.when.warnings())
     for name, same in places.items():
         for place in dict.fromkeys(same) if len(same) > 1 else ():
             if others := " and ".join(dict.fromkeys(other for other in same if other != place)):
                 problem = f"the name is that of the one in {others} too"
             else:
                 problem = f"this line declares {len(same)} of that name"
-            yield DUPLICATE, f"schedule {name!r} ({place}): {problem}; allowed: a name for each."
+            yield "horsies.E006", f"schedule {name!r} ({place}): {problem}; allowed: a name for each."
 
 
 def problems_of_declaration(declared: DeclaredSchedule) -> list[str]:
