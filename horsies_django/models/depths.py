@@ -8,15 +8,16 @@ one queue: they are counted for all queues together.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections
-from django.db.models import Case, QuerySet, When
+from django.db.models import Case, QuerySet, SmallIntegerField, When
 
-from ..db.expressions import SecondsUntil
-from ..db.skip_scan import NAME, distinct
+from ..db.expressions import OuterColumn, SecondsUntil
+from ..db.skip_scan import NAME, distinct, skip_scan
 from ..db.statements import JSON, Statement, decode_rows
 from .claim.query import DUE_AT, ORDER, not_past_deadline
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 #: from the table.
 MAX_COUNTED: Final = 1_000
 MAX_COUNTED_OF_ALL: Final = 20_000
+
+#: Maximum queues with more tasks, of whose lower priorities the oldest is searched, and rows of a priority compared.
+MAX_DEEP: Final = 50
+_COMPARED: Final = 50
+_PRIORITIES: Final = 201  # from -100 to 100
 
 #: Maximum tasks counted of those that have become due and that no worker has moved into the index of claims yet.
 MAX_LATE: Final = 1_000
@@ -107,7 +113,7 @@ def longest(*waits: float | None) -> float | None:
 
 
 def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = ()) -> Depths:
-    """Return the depth of each queue with due or blocked tasks, or of ``only`` one, in at most six statements.
+    """Return the depth of each queue with due or blocked tasks, or of ``only`` one, in at most seven statements.
 
     If more than ``MAX_QUEUES`` have due tasks, these are the first by name, and the first of ``also`` that are not
     among them.
@@ -136,6 +142,9 @@ def _claimable(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> De
     all_names = sorted({*names[False], *names[True], *(others if is_partial else ())})
     rows = [tasks.next_up(is_async=kind).filter(queue_name=NAME) for kind, known in names.items() if known]
     counts = _count(all_names, *rows)
+    deep = [name for name, depth in counts.items() if depth.is_more][:MAX_DEEP]
+    for name, waits in _search_priorities(tasks, deep, list(names)):
+        counts[name] += Depth(waits=waits)
     result.is_searched = not (is_partial or any(depth.is_more for depth in counts.values()))
     result.waits = longest(*(depth.waits for depth in counts.values()))
     result.is_more = len(all_names) > MAX_QUEUES
@@ -144,6 +153,30 @@ def _claimable(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> De
         first += [name for name in others if name not in first][:MAX_QUEUES]
     result.update({name: counts.get(name, Depth()) for name in first})
     return result
+
+
+def _search_priorities(tasks: TaskQuerySet, queues: Sequence[str], kinds: Sequence[bool]) -> list[Any]:
+    """Return how long the first tasks of each priority have waited, the longest of each queue: the index has them.
+
+    A task of a low priority can wait for hours behind more of a higher one than are counted. Tasks that a limit has
+    released are not in the order of their waits. So what is found remains a lower bound.
+    """
+    priority = OuterColumn("names.name", SmallIntegerField())
+    parts = []
+    for queue, kind in product(queues, kinds):
+        rows = tasks.next_up(is_async=kind).filter(queue_name=queue)
+        first = rows.filter(priority=priority).annotate(until=_UNTIL_DUE).values_list("until")[:_COMPARED]
+        parts.append(
+            Statement.compose(
+                "SELECT {queue}, (WITH RECURSIVE {names} SELECT MIN((SELECT MIN(until) FROM ({first}) AS compared))"
+                " FROM names WHERE name IS NOT NULL)",
+                queue=Statement("%s", (queue,)),
+                names=skip_scan(rows, "priority", _PRIORITIES),
+                first=Statement.part(first),
+            )
+        )
+    oldest = Statement.join(" UNION ALL ", parts).rows(tasks.db) if parts else []
+    return [(queue, _ago(until)) for queue, until in oldest]
 
 
 def _add_late(result: Depths, tasks: TaskQuerySet) -> None:

@@ -71,8 +71,8 @@ def test_a_deep_queue_is_counted_by_the_claim_index_up_to_the_bound():
 
     assert found["deep"].due == 1_000
     assert found["deep"].is_more
-    assert len(captured) == 4
-    for query, index in zip(captured, ["claim", "claim", "deferred", "blocked"], strict=True):
+    assert len(captured) == 5
+    for query, index in zip(captured, [*["claim"] * 3, "deferred", "blocked"], strict=True):
         plan = _plan(query["sql"])
         assert not re.search(r"Seq Scan on horsies_tasks|SCAN horsies_tasks(?! USING)", plan), plan
         assert f"horsies_task_{index}" in plan, plan
@@ -148,20 +148,26 @@ def test_a_task_that_a_limit_released_is_due_from_its_release():
 
 
 @pytest.mark.parametrize("only", ["default", None])
-def test_of_more_tasks_than_are_counted_the_oldest_has_waited_at_least_as_long_as_the_first(monkeypatch, only):
+def test_behind_more_tasks_than_are_counted_the_oldest_of_each_priority_is_found(monkeypatch, only):
     monkeypatch.setattr(module, "MAX_COUNTED", 3)
     some(5, enqueued_at=ago(600))
-    some(1, priority=-1, enqueued_at=ago(3_600))
+    some(5, priority=-1, enqueued_at=ago(60))
+    some(2, priority=-2, enqueued_at=ago(3_600))
+    some(1, queue_name="other", enqueued_at=ago(9))
 
     found = depths(Task.objects.all(), only)
 
-    assert found.waits == found["default"].waits == pytest.approx(600, abs=60)
-    assert not found.is_searched
+    assert found.waits == found["default"].waits == pytest.approx(3_600, abs=60)
+    assert not found.is_searched, "a limit may have released older ones, further behind"
     assert found["default"].as_json()["oldest_waits_is_at_least"]
-    monkeypatch.setattr(module, "MAX_COUNTED", 6)
-    found = depths(Task.objects.all(), only)
-    assert found.waits == pytest.approx(3_600, abs=60)
-    assert found.is_searched
+
+
+def test_a_task_that_waits_behind_released_ones_of_its_priority_is_found(monkeypatch):
+    monkeypatch.setattr(module, "MAX_COUNTED", 3)
+    some(5, released_at=ago(10), enqueued_at=ago(10_000))
+    some(1, enqueued_at=ago(3_600))
+
+    assert depths(Task.objects.all())["default"].waits == pytest.approx(3_600, abs=60)
 
 
 def test_of_many_late_tasks_those_of_one_queue_are_counted_and_others_may_have_more(monkeypatch):
