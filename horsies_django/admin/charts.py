@@ -171,8 +171,8 @@ class Chart:
         words = [f"{total} {series.label}" for series, total in self.legend if total and series.total]
         for panel in self.panels:
             for series in panel.series if panel.is_time else ():
-                if known := [value for value in series.values if value is not None]:
-                    values = {"most": panel.format(max(known)), "latest": panel.format(known[-1])}
+                if points := [value for value in series.values if value is not None]:
+                    values = {"most": panel.format(max(points)), "latest": panel.format(points[-1])}
                     words.append(f"{series.label} " + _("at most %(most)s, last %(latest)s") % values)
         return f"{self.title}: {self.nothing if self.is_empty else ', '.join(words)}"
 

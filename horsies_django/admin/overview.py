@@ -192,11 +192,11 @@ def _workflows(snapshot: MetricsSnapshot, links: Links, database: str) -> dict[s
 def _trend(queue: QueueMetrics) -> SafeString:
     """Return the trend of the wait times in the last hour."""
     p95 = queue.trend.p95 if queue.trend else ()
-    known = [value for value in p95 if value is not None]
+    values = [value for value in p95 if value is not None]
     threshold = queue.status.latency_warning
-    if not known:
+    if not values:
         return SafeString("")
-    texts = {"title": _("p95"), "most": format_about(max(known)), "latest": format_about(known[-1])}
+    texts = {"title": _("p95"), "most": format_about(max(values)), "latest": format_about(values[-1])}
     words = _("%(title)s: at most %(most)s, last %(latest)s.") % texts
     # Short waits stay low.
     return small_bars(p95, "p95", words, threshold.total_seconds() if threshold else None, lowest_top=1.0)

@@ -47,10 +47,10 @@ class Batch:
         self.id = uuid7()
         self._handle: BatchHandle | None = None
         self._node_columns = NodeColumns(backend, self.id)
-        given = {"on_success": on_success, "on_complete": on_complete}
+        callbacks = {"on_success": on_success, "on_complete": on_complete}
         self._callbacks = {
             key: self._node_columns.node_of_callback(key, callback, has_results=key == "on_success")
-            for key, callback in given.items()
+            for key, callback in callbacks.items()
             if callback is not None
         }
         self._calls: list[Columns] = []

@@ -60,14 +60,16 @@ class NodeColumns:
         """Return the columns of one call for each dict of keyword arguments."""
         return [self.node_of_call(task, (), kwargs) for kwargs in calls]
 
-    def node_of_callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
+    def node_of_callback(self, name: str, callback: Any, *, has_results: bool) -> Columns:
         """Return the columns of a callback's node: a task, or ``task.node(…)(…)`` with its own options and arguments.
 
         Raises InvalidTask for anything else, and the errors of :meth:`node_of_call`.
         """
-        node = TaskNode(task=given) if isinstance(given, HorsiesTask) else given
+        node = TaskNode(task=callback) if isinstance(callback, HorsiesTask) else callback
         if not isinstance(node, TaskNode) or isinstance(node, MapNode) or _has_node_options(node):
-            raise InvalidTask(f"{name} is {shown(given)}; allowed: a task, or a node of one that waits for no other.")
+            raise InvalidTask(
+                f"{name} is {shown(callback)}; allowed: a task, or a node of one that waits for no other."
+            )
         resolved = self._resolve(node)
         builder = _builder_of(resolved)
         kwargs = self._with_id(builder, node.kwargs)

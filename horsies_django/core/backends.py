@@ -45,8 +45,8 @@ def backends_on(database: str) -> dict[str, ConfiguredBackend]:
 def config_of(alias: object) -> Options:
     """Return the options of a backend. Raises InvalidTask for an alias of another kind of backend."""
     if not isinstance(alias, str) or alias not in task_backends.settings:
-        known = " or ".join(map(repr, task_backends.settings))
-        raise InvalidTask(f"backend is {alias!r}; allowed: {known}.")
+        aliases = " or ".join(map(repr, task_backends.settings))
+        raise InvalidTask(f"backend is {alias!r}; allowed: {aliases}.")
     backend = task_backends[alias]
     if not isinstance(backend, ConfiguredBackend):
         raise InvalidTask(f"TASKS[{alias!r}] is {type(backend).__name__}; allowed: a HorsiesBackend.")
@@ -67,8 +67,8 @@ def horsies_backend(alias: str) -> ConfiguredBackend:
     """Return the backend of an alias. Raises ValueError if there is none or it is of another kind."""
     backends = {backend.alias: backend for backend in all_backends()}
     if alias not in backends:
-        known = ", ".join(map(repr, backends)) or "none"
-        raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {known}.")
+        aliases = ", ".join(map(repr, backends)) or "none"
+        raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {aliases}.")
     return backends[alias]
 
 
@@ -87,10 +87,10 @@ class Loading:
         """Record that a task's queue is not in ``queues``. Does nothing if QUEUES is one text: a check reports that."""
         if isinstance(task_backends.settings[task.backend].get("QUEUES"), str):
             return
-        name, known = task.queue_name, sorted(queues)
-        near = difflib.get_close_matches(str(name), known, n=1)
+        name, names = task.queue_name, sorted(queues)
+        near = difflib.get_close_matches(str(name), names, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "Add the name to QUEUES, or give the task another queue."
-        allowed = f"the QUEUES of TASKS[{task.backend!r}], {', '.join(known)}"
+        allowed = f"the QUEUES of TASKS[{task.backend!r}], {', '.join(names)}"
         problem = Problem(f"queue_name of {task.module_path}", name, allowed, hint)
         if problem not in self.problems:
             self.problems.append(problem)

@@ -107,8 +107,8 @@ class PayloadMismatch(HorsiesError):
 
     code: Final = "PAYLOAD_MISMATCH"
 
-    def __init__(self, task_id: UUID, differing: Sequence[str], found: str = "another call with task_id") -> None:
-        super().__init__(f"{self.code}: there is {found} {task_id}; it differs in {', '.join(differing)}.")
+    def __init__(self, task_id: UUID, differing: Sequence[str], description: str = "another call with task_id") -> None:
+        super().__init__(f"{self.code}: there is {description} {task_id}; it differs in {', '.join(differing)}.")
         self.task_id = task_id
         self.differing = tuple(differing)
 
@@ -212,10 +212,10 @@ def _imported_exception(path: str) -> type[BaseException] | None:
     """
     parts = path.split(".")
     modules = ((sys.modules.get(".".join(parts[:count])), parts[count:]) for count in range(len(parts) - 1, 0, -1))
-    found, names = next(((module, names) for module, names in modules if module is not None), (None, []))
+    target, names = next(((module, names) for module, names in modules if module is not None), (None, []))
     for name in names:
-        found = vars(found).get(name) if isinstance(found, ModuleType | type) else None
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+        target = vars(target).get(name) if isinstance(target, ModuleType | type) else None
+    return target if isinstance(target, type) and issubclass(target, BaseException) else None
 
 
 def _seconds(where: str, value: object) -> float:

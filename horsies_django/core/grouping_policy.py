@@ -59,18 +59,18 @@ class Gather:
     def key(self, call: Mapping[str, Any]) -> str:
         """Return the key of a call. Raises ValueError for a missing or invalid key."""
         if callable(self.by):
-            found = self.by(**call)
+            value = self.by(**call)
         else:
             try:
-                found = self.by.format(**call)
+                value = self.by.format(**call)
             except (LookupError, AttributeError) as error:
-                known = ", ".join(sorted(call)) or "none"
-                problem = f"{self.by!r} needs {error}, which is not among the arguments of the call: {known}."
+                names = ", ".join(sorted(call)) or "none"
+                problem = f"{self.by!r} needs {error}, which is not among the arguments of the call: {names}."
                 raise ValueError(f"Gather: by is {problem}") from None
-        key = str(found) if isinstance(found, str | int | UUID) else ""
+        key = str(value) if isinstance(value, str | int | UUID) else ""
         if not key.strip() or len(key) > KEY_LENGTH or key != clean_text(key):
             # The message omits the key, which may contain sensitive arguments.
-            what = "blank" if isinstance(found, str) and not key.strip() else f"a {type(found).__name__}"
+            what = "blank" if isinstance(value, str) and not key.strip() else f"a {type(value).__name__}"
             what += f" of {len(key)} characters" if key.strip() else ""
             raise ValueError(f"Gather: the key of a call is {what}; allowed: a text of 1 to {KEY_LENGTH} characters.")
         return key

@@ -47,13 +47,13 @@ def collect(options: Options) -> dict[str, Any]:
     Raises TypeError if ``headers()`` returns no dict, the errors of :func:`encode_metadata`, and those of the
     middleware.
     """
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for path, provide in _providers(options.middleware):
         headers = provide()
         if not isinstance(headers, Mapping):
             raise TypeError(f"headers() of middleware {path!r} gave {headers!r}; allowed: a dict.")
-        found |= headers
-    return encode_metadata(found, options) if found else found
+        metadata |= headers
+    return encode_metadata(metadata, options) if metadata else metadata
 
 
 def inject(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -90,5 +90,5 @@ def _reserved(paths: tuple[str, ...]) -> tuple[tuple[str, frozenset[str]], ...]:
 
 @functools.cache
 def _providers(paths: tuple[str, ...]) -> tuple[tuple[str, Callable[[], Any]], ...]:
-    found = [(path, getattr(load_factory(path), "headers", None)) for path in paths]
-    return tuple((path, provide) for path, provide in found if provide is not None)
+    providers = [(path, getattr(load_factory(path), "headers", None)) for path in paths]
+    return tuple((path, provide) for path, provide in providers if provide is not None)

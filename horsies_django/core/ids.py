@@ -31,14 +31,14 @@ def uuid7s(count: int) -> list[UUID]:
     return [_id(stamp, tail >> 2) for stamp, tail in enumerate(tails, first)]
 
 
-def parse_uuid(given: object, what: str = "id") -> UUID:
+def parse_uuid(value: object, what: str = "id") -> UUID:
     """Return an id given as a UUID or its text. Raises ValueError; ``what`` names the id in the message."""
-    if isinstance(given, UUID):
-        return given
+    if isinstance(value, UUID):
+        return value
     try:
-        return UUID(given if isinstance(given, str) else "")
+        return UUID(value if isinstance(value, str) else "")
     except ValueError:
-        raise ValueError(f"{what} is {given!r}; allowed: a UUID, or its text.") from None
+        raise ValueError(f"{what} is {value!r}; allowed: a UUID, or its text.") from None
 
 
 def _reserve_timestamps(count: int) -> int:

@@ -117,11 +117,13 @@ class Mask:
         if levels == 0:
             return MASKED
         members = value.items() if isinstance(value, dict) else ((None, member) for member in value)
-        cleansed = [(key, self._cleansed(None if key is None else str(key), one, levels - 1)) for key, one in members]
-        given = value.values() if isinstance(value, dict) else value
-        if all(one is before for (_, one), before in zip(cleansed, given, strict=True)):
+        cleansed = [
+            (key, self._cleansed(None if key is None else str(key), member, levels - 1)) for key, member in members
+        ]
+        originals = value.values() if isinstance(value, dict) else value
+        if all(member is before for (_, member), before in zip(cleansed, originals, strict=True)):
             return value
-        return dict(cleansed) if isinstance(value, dict) else [one for _, one in cleansed]
+        return dict(cleansed) if isinstance(value, dict) else [member for _, member in cleansed]
 
     def _is_sensitive(self, name: str, value: Any) -> bool:
         if callable(self._sensitive):
@@ -174,7 +176,7 @@ def keyed_hash(purpose: str, text: str) -> str:
 def _repr(value: Any) -> str:
     """Return the repr of a masked value; for other objects only the type, as their repr may contain anything."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_repr(key)}: {_repr(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_repr(key)}: {_repr(member)}" for key, member in value.items()) + "}"
     if isinstance(value, list | tuple):
         inner = ", ".join(map(_repr, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"

@@ -194,12 +194,12 @@ ALLOWED: Final = "dotted paths of middleware"
 def load_factory(path: str) -> Factory:
     """Return the factory at a dotted path. Raises ImproperlyConfigured naming the problem."""
     try:
-        found = import_string(path)
+        imported = import_string(path)
     except Exception as error:
         raise ImproperlyConfigured(f"middleware {path!r} can't be imported: {error}") from error
-    if problem := next(_problems_of(found), None):
+    if problem := next(_problems_of(imported), None):
         raise ImproperlyConfigured(f"middleware {path!r} {problem}")
-    factory: Factory = found
+    factory: Factory = imported
     return factory
 
 
@@ -208,16 +208,18 @@ def supports_mode(factory: Factory, *, is_async: bool) -> bool:
     return bool(getattr(factory, "async_capable", False) if is_async else getattr(factory, "sync_capable", True))
 
 
-def _problems_of(found: Any) -> Iterator[str]:
-    if not callable(found):
-        yield f"is {type(found).__name__}; allowed: a function or a class that takes the callable to wrap."
-    elif not any(supports_mode(found, is_async=is_async) for is_async in (False, True)):
+def _problems_of(factory: Any) -> Iterator[str]:
+    if not callable(factory):
+        yield f"is {type(factory).__name__}; allowed: a function or a class that takes the callable to wrap."
+    elif not any(supports_mode(factory, is_async=is_async) for is_async in (False, True)):
         yield "is neither sync_capable nor async_capable; allowed: one of them, or both."
-    elif not callable(getattr(found, "headers", dict)):
+    elif not callable(getattr(factory, "headers", dict)):
         yield "has headers that can't be called; allowed: a function, a static or a class method, that takes nothing."
-    elif not callable(getattr(found, "around_send", dict)):
+    elif not callable(getattr(factory, "around_send", dict)):
         yield "has an around_send that can't be called; allowed: a function, a static or a class method."
-    elif isinstance(names := getattr(found, "reserved_headers", ()), str | bytes) or not isinstance(names, Collection):
+    elif isinstance(names := getattr(factory, "reserved_headers", ()), str | bytes) or not isinstance(
+        names, Collection
+    ):
         yield f"has reserved_headers {names!r}; allowed: a collection of names."
 
 
@@ -243,5 +245,5 @@ def _within(wrappers: tuple[Wrapper, ...], send: TaskSend) -> Iterator[None]:
 
 @functools.cache
 def _wrappers(paths: tuple[str, ...]) -> tuple[Wrapper, ...]:
-    found = (getattr(load_factory(path), "around_send", None) for path in paths)
-    return tuple(wrapper for wrapper in found if wrapper not in (None, ContextMiddleware.around_send))
+    methods = (getattr(load_factory(path), "around_send", None) for path in paths)
+    return tuple(wrapper for wrapper in methods if wrapper not in (None, ContextMiddleware.around_send))

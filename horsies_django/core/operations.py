@@ -67,7 +67,7 @@ def names_of(rows: QuerySet[Any], field: str = "name") -> list[Any] | None:
 
 def _value(value: Any) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str):
-        texts = [str(one) for one in value]
+        texts = [str(item) for item in value]
         text = ",".join(texts[:NAMED]) + (f",+{len(texts) - NAMED}" if len(texts) > NAMED else "")
     else:
         text = str(value)

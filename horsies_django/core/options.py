@@ -366,14 +366,14 @@ def worker_option(name: str, value: object) -> Any:
         raise ValueError(f"{value!r} is not allowed; allowed: {rule.allowed}") from None
 
 
-def _queues(stored: object, known: set[str], path: str, problems: list[Problem]) -> Iterator[tuple[str, QueueOptions]]:
+def _queues(stored: object, names: set[str], path: str, problems: list[Problem]) -> Iterator[tuple[str, QueueOptions]]:
     if not isinstance(stored, Mapping):
         problems.append(Problem(path, stored, "a dict of queue name to options", "See the page on settings."))
         return
     for name, options in stored.items():
-        if known and name not in known:
-            allowed = ", ".join(sorted(known))
-            hint = _suggest(name, known) or "Add the name to QUEUES too, or remove it here."
+        if names and name not in names:
+            allowed = ", ".join(sorted(names))
+            hint = _suggest(name, names) or "Add the name to QUEUES too, or remove it here."
             problems.append(Problem(f"{path}[{name!r}]", name, f"the names in QUEUES: {allowed}", hint, True))
         yield name, QueueOptions(**_section(QueueOptions, options, f"{path}[{name!r}]", problems))
 
@@ -392,19 +392,19 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
     if not isinstance(stored, Mapping):
         problems.append(Problem(path, stored, "a dict", "See the page on settings for its keys."))
         return {}
-    known: dict[str, Field[Any]] = {entry.name: entry for entry in fields(kind)}
+    fields_by_name: dict[str, Field[Any]] = {entry.name: entry for entry in fields(kind)}
     values: dict[str, Any] = {}
     for key, value in stored.items():
-        if key not in known:
-            hint = _suggest(key, known) or "Remove it, or see the page on settings."
-            problems.append(Problem(f"{path}[{key!r}]", value, ", ".join(known), hint, True))
-        elif isinstance(value, Mapping) and (keys := known[key].metadata.get("keys")):
+        if key not in fields_by_name:
+            hint = _suggest(key, fields_by_name) or "Remove it, or see the page on settings."
+            problems.append(Problem(f"{path}[{key!r}]", value, ", ".join(fields_by_name), hint, True))
+        elif isinstance(value, Mapping) and (keys := fields_by_name[key].metadata.get("keys")):
             values[key] = _section(keys, value, f"{path}[{key!r}]", problems)
-        elif rule := known[key].metadata.get("rule"):
+        elif rule := fields_by_name[key].metadata.get("rule"):
             try:
                 values[key] = rule.parse(value)
             except (ValueError, ImportError):
-                hint = f"Leave it out for the default, {_default(known[key])!r}."
+                hint = f"Leave it out for the default, {_default(fields_by_name[key])!r}."
                 shown = Hidden() if rule.is_secret else value
                 problems.append(Problem(f"{path}[{key!r}]", shown, rule.allowed, hint))
     return values
@@ -418,6 +418,6 @@ def _default(entry: Field[Any]) -> object:
     return str(entry.default) if isinstance(entry.default, timedelta) else entry.default
 
 
-def _suggest(key: object, known: Mapping[str, Any] | set[str]) -> str:
-    near = difflib.get_close_matches(str(key), list(known), n=1)
+def _suggest(key: object, names: Mapping[str, Any] | set[str]) -> str:
+    near = difflib.get_close_matches(str(key), list(names), n=1)
     return f"Did you mean {near[0]!r}?" if near else ""

@@ -53,13 +53,13 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
     signature = inspect.signature(func)
     if not hasattr(func, "__wrapped__"):
         return signature
-    known = signature.parameters
+    parameters = signature.parameters
     for rest in inspect.signature(func, follow_wrapped=False).parameters.values():
-        if rest.kind is rest.VAR_KEYWORD and all(one.kind is not rest.kind for one in known.values()):
+        if rest.kind is rest.VAR_KEYWORD and all(parameter.kind is not rest.kind for parameter in parameters.values()):
             name = rest.name
-            while name in known:
+            while name in parameters:
                 name += "_"
-            return signature.replace(parameters=[*known.values(), rest.replace(name=name)])
+            return signature.replace(parameters=[*parameters.values(), rest.replace(name=name)])
     return signature
 
 
@@ -68,11 +68,19 @@ def parameters_of(func: Callable[..., Any], takes_context: bool) -> Parameters:
     """Return the parameters of a function."""
     signature = signature_of(func)
     own = list(signature.parameters.values())[int(takes_context) :]
-    by_name = frozenset(one.name for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
-    plain = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    required = frozenset(one.name for one in plain if one.default is one.empty)
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in own)
-    positional = tuple(one.name for one in own if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD))
+    by_name = frozenset(
+        parameter.name
+        for parameter in own
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    )
+    plain = [parameter for parameter in own if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)]
+    required = frozenset(parameter.name for parameter in plain if parameter.default is parameter.empty)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
+    positional = tuple(
+        parameter.name
+        for parameter in own
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    )
     return Parameters(
-        signature, takes_context, tuple(one.name for one in own), positional, by_name, required, takes_any
+        signature, takes_context, tuple(parameter.name for parameter in own), positional, by_name, required, takes_any
     )

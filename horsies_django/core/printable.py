@@ -49,9 +49,9 @@ def lines(text: str) -> str:
     return text if text.isprintable() else _CONTROLS_BUT_LINES.sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     # Escaped as in JSON, so that JSON stays JSON.
-    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
+    return _SHORT.get(match[0]) or f"\\u{ord(match[0]):04x}"
 
 
 class PrintableOutput(OutputWrapper):

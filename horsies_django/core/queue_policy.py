@@ -93,17 +93,17 @@ COLUMNS: Final[Mapping[str, OptionParser]] = {
 POLICY_COLUMNS: Final = tuple(name for name in COLUMNS if name != "retention_by_state")
 
 
-def parse_policy(given: Mapping[str, object]) -> dict[str, Any]:
+def parse_policy(values: Mapping[str, object]) -> dict[str, Any]:
     """Return the parsed values of columns. Raises ValueError, which names the column, the value and what is allowed.
 
     A ``retention`` that is a dict by state, or None, sets both of its columns.
     """
-    if isinstance(retention := given.get("retention", ""), Mapping | None):
+    if isinstance(retention := values.get("retention", ""), Mapping | None):
         by_state = _by_state(retention or {})
         completed = by_state.pop(RETENTION_STATES[0], None)
-        given = {"retention_by_state": by_state} | dict(given) | {"retention": completed}
+        values = {"retention_by_state": by_state} | dict(values) | {"retention": completed}
     parsed: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in COLUMNS:
             raise ValueError(f"A queue has no {name!r} to set; allowed: {', '.join(COLUMNS)}.")
         try:
@@ -144,9 +144,9 @@ class QueuePolicy:
 
     @classmethod
     def _of_settings(cls, options: QueueOptions) -> Self:
-        most = options.max_concurrency
-        most = most if most is not None and most < NO_LIMIT else None
-        return cls(options.priority, options.weight, most, options.rate_limit)
+        max_concurrency = options.max_concurrency
+        max_concurrency = max_concurrency if max_concurrency is not None and max_concurrency < NO_LIMIT else None
+        return cls(options.priority, options.weight, max_concurrency, options.rate_limit)
 
 
 def _column_value(name: str, value: Any) -> Any:

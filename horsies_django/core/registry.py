@@ -93,15 +93,15 @@ class Registry:
         if (task := self.tasks.get(name)) is None:
             return {name}
         own = name_of(task)
-        return {name, *(other for other, one in list(self.tasks.items()) if name_of(one) == own)}
+        return {name, *(other for other, task in list(self.tasks.items()) if name_of(task) == own)}
 
     def find_task(self, name: str) -> FrameworkTask[..., Any]:
         """Return the task of that name. Raises :class:`NotRegistered` if there is none."""
         if (task := self.tasks.get(name)) is not None:
             return task
-        found = imported_attribute(name)  # a task of another backend that is sent to one of ours
-        if isinstance(found, FrameworkTask):
-            return found
+        attribute = imported_attribute(name)  # a task of another backend that is sent to one of ours
+        if isinstance(attribute, FrameworkTask):
+            return attribute
         raise NotRegistered(
             f"{name!r} is not a registered task; registered are those of each app's tasks.py and workflows.py, of "
             f"OPTIONS['modules'], and what these import.{' ' + MOVE if name.startswith(SCRIPT) else ''}"
@@ -147,13 +147,13 @@ class Registry:
 
     def find_type(self, name: object) -> type:
         """Return the dataclass of that name. Raises :class:`NotRegistered` if there is none."""
-        found = self.types.get(name) if isinstance(name, str) else None
-        if found is None:
+        kind = self.types.get(name) if isinstance(name, str) else None
+        if kind is None:
             raise NotRegistered(
                 f"{name!r} is not a registered dataclass; registered are those in the modules and type hints of tasks "
                 "and workflows, and those given to register_type()."
             )
-        return found
+        return kind
 
     @property
     def types(self) -> Mapping[str, type]:
@@ -203,7 +203,7 @@ def _load_of(function: Callable[..., Any]) -> object:
 
 def _check_replaced(name: str, held: NameClaim, claim: NameClaim) -> None:
     """Raise ValueError unless a claim's function is that of the former claim, loaded again."""
-    old, new = (unwrapped(one.task.func) for one in (held, claim))
+    old, new = (unwrapped(entry.task.func) for entry in (held, claim))
     before, now = old.__code__, new.__code__
     if (before.co_filename, before.co_firstlineno) == (now.co_filename, now.co_firstlineno):
         is_again = apps.ready or before is not now  # while Django starts, two closures of one function are two tasks

@@ -125,12 +125,12 @@ def _rule(hint: Any) -> TypeRule | None:
 
 
 def _union(rules: Sequence[TypeRule | None]) -> TypeRule | None:
-    known = [rule for rule in rules if rule is not None]
-    if len(known) < len(rules):
+    checks = [rule for rule in rules if rule is not None]
+    if len(checks) < len(rules):
         return None
     return TypeRule(
-        lambda value: any(rule.test(value) for rule in known),
-        frozenset().union(*(rule.accepted_types for rule in known)),
+        lambda value: any(rule.test(value) for rule in checks),
+        frozenset().union(*(rule.accepted_types for rule in checks)),
     )
 
 

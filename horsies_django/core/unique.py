@@ -127,15 +127,17 @@ class Unique:
         return UniqueUntil(self.until)
 
     def _until_by_states(self, states: Collection[TaskStatus]) -> UniqueUntil:
-        found = (
+        until = (
             None if isinstance(states, str) else next((u for u, held in HOLDING.items() if held == set(states)), None)
         )
-        if found is None or (found == UniqueUntil.PERIOD and self.period is None):
-            allowed = "; ".join(", ".join(status for status in TaskStatus if status in one) for one in HOLDING.values())
+        if until is None or (until == UniqueUntil.PERIOD and self.period is None):
+            allowed = "; ".join(
+                ", ".join(status for status in TaskStatus if status in states) for states in HOLDING.values()
+            )
             raise ValueError(f"states is {states!r}; allowed: {allowed} (all of them beside a period).")
-        if self.until is not None and self.until != found:
-            raise ValueError(f"states says until {str(found)!r} and until is {self.until!r}; one of them is enough.")
-        return found
+        if self.until is not None and self.until != until:
+            raise ValueError(f"states says until {str(until)!r} and until is {self.until!r}; one of them is enough.")
+        return until
 
 
 def _set(unique: Unique, name: str, value: Any) -> None:

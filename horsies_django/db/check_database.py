@@ -66,10 +66,10 @@ def hidden_problem(database: str, table: str) -> str | None:
         return None
     with connections[database].cursor() as cursor:
         cursor.execute(_HIDDEN, [table])
-        if (found := cursor.fetchone()) is None:
+        if (row := cursor.fetchone()) is None:
             return None
     return (
-        f"Role {found[0]!r} of database {database!r} needs USAGE on schema {found[1]!r}, where the tables are: "
+        f"Role {row[0]!r} of database {database!r} needs USAGE on schema {row[1]!r}, where the tables are: "
         "see the page on security."
     )
 

@@ -17,8 +17,8 @@ def select_values(alias: str, **expressions: Any) -> Sequence[Any]:
     query = Query(None)  # as Django's constraints do
     for name, expression in expressions.items():
         query.add_annotation(expression, name)
-    found: Sequence[Any] = next(iter(query.get_compiler(using=alias).results_iter()))
-    return found
+    values: Sequence[Any] = next(iter(query.get_compiler(using=alias).results_iter()))
+    return values
 
 
 def database_now(alias: str) -> datetime:

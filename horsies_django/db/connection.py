@@ -71,11 +71,11 @@ def identity_of(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def check_identity(alias: str, expected: Mapping[str, str]) -> None:
     """Raise ImproperlyConfigured if ``alias`` is, in this process, another database than the ``expected`` one."""
-    found = identity_of(connections.settings[alias])
-    if found != expected:
+    identity = identity_of(connections.settings[alias])
+    if identity != expected:
         raise ImproperlyConfigured(
-            f"This runner would work on another database than the process that started it: {alias!r} is {found} here "
-            f"and {dict(expected)} there, as in a test. Nothing was run."
+            f"This runner would work on another database than the process that started it: {alias!r} is {identity} "
+            f"here and {dict(expected)} there, as in a test. Nothing was run."
         )
 
 

@@ -170,8 +170,8 @@ class ValueByPk(Func):
         self._entries = entries
 
     def _render(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, template: str) -> _Compiled:
-        given = self._entries
-        entries = given if isinstance(given, Param) else json_object(encode_pk(given, connection), given.values())
+        values = self._entries
+        entries = values if isinstance(values, Param) else json_object(encode_pk(values, connection), values.values())
         key_sql, key_params = compiler.compile(self.get_source_expressions()[0])
         return template.format(key=key_sql), (entries, *key_params)
 

@@ -106,15 +106,15 @@ def _field(model: type[models.Model], name: str) -> Any:
 def columns_with_defaults(model: type[models.Model], alias: str) -> list[ColumnDefault]:
     """Return each field, its quoted column name and the SQL of its default."""
     connection = connections[alias]
-    found: list[ColumnDefault] = []
+    defaults: list[ColumnDefault] = []
     for field in model._meta.concrete_fields:
         # The default of a primary key is not cached: each row needs a new one.
         default = field.get_default() if field.has_default() and not field.primary_key else None
         fragment = None if default is None else _constant(field.get_db_prep_save(default, connection), connection)
         if is_moved() and isinstance(field.db_default, Now):  # the database's own default is not moved
             fragment = _part(field, Now(), _compiler(model, connection))
-        found.append(ColumnDefault(field, connection.ops.quote_name(str(field.column)), fragment))
-    return found
+        defaults.append(ColumnDefault(field, connection.ops.quote_name(str(field.column)), fragment))
+    return defaults
 
 
 def _constant(value: Any, connection: BaseDatabaseWrapper) -> Statement:

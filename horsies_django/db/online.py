@@ -188,8 +188,8 @@ class AddConstraintOnline(_Online, AddConstraint):
 
     def __init__(self, model_name: str, constraint: BaseConstraint) -> None:
         if isinstance(constraint, UniqueConstraint):
-            if given := _NOT_ONLINE.intersection(constraint.deconstruct()[2]):
-                raise TypeError(f"{constraint.name}: AddConstraintOnline allows no {', '.join(sorted(given))}.")
+            if options := _NOT_ONLINE.intersection(constraint.deconstruct()[2]):
+                raise TypeError(f"{constraint.name}: AddConstraintOnline allows no {', '.join(sorted(options))}.")
         elif not isinstance(constraint, CheckConstraint):
             raise TypeError(f"{constraint.name}: AddConstraintOnline adds check and unique constraints only.")
         super().__init__(model_name, constraint)

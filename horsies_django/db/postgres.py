@@ -292,7 +292,7 @@ def or_lock(alias: str, model: type[models.Model], name: str) -> str:
     ``name`` is the partial unique constraint of one column that decides this; no two of the new rows may have the same
     value. ``DO NOTHING`` would skip the existing row without a lock.
     """
-    constraint = next(one for one in model._meta.constraints if one.name == name)
+    constraint = next(candidate for candidate in model._meta.constraints if candidate.name == name)
     assert isinstance(constraint, models.UniqueConstraint)
     created = str(constraint.create_sql(model, connections[alias].schema_editor()))
     # Literally, without parameters: PostgreSQL has to recognize the condition of the index.

@@ -46,8 +46,8 @@ class RetentionOfState(Func):
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Render a JSON path, which ignores wrong types, and cast only numbers in range."""
         path = f"'strict $.%(key)s ? (@ >= 0 && @ <= {LONGEST_DURATION})'"
-        found = f"jsonb_path_query_first(%(expressions)s, {path}, '{{}}', true)"
-        return self.as_sql(compiler, connection, template=f"make_interval(secs => ({found})::float8)")
+        fragment = f"jsonb_path_query_first(%(expressions)s, {path}, '{{}}', true)"
+        return self.as_sql(compiler, connection, template=f"make_interval(secs => ({fragment})::float8)")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
         """Render a check for valid JSON first. A text compares above any number."""

@@ -102,7 +102,7 @@ class Statement(NamedTuple):
         compiler = query.get_compiler(rows.db)
         sql, params = compiler.as_sql()
         converters = {} if is_part else compiler.get_converters([column for column, *_ in compiler.select])
-        convert = (lambda found: list(compiler.apply_converters(found, converters))) if converters else list
+        convert = (lambda row: list(compiler.apply_converters(row, converters))) if converters else list
         if limit is None:
             return cls(sql, tuple(params), convert)
         # No parameter follows the limit.

@@ -117,13 +117,13 @@ class Target:
 
     def _plain_types_of(self, names: tuple[Any, ...]) -> Sequence[frozenset[type]] | None:
         """Return, for each of these arguments, the types that need no encoding and fit its hint; None for a misfit."""
-        found = self._plain_types.get(names)
-        if found is None and self.parameters.accept(set(names)):
+        types = self._plain_types.get(names)
+        if types is None and self.parameters.accept(set(names)):
             rules = [self.rules.get(name) for name in names]
-            found = [_PLAIN_TYPES if rule is None else _PLAIN_TYPES & rule.accepted_types for rule in rules]
+            types = [_PLAIN_TYPES if rule is None else _PLAIN_TYPES & rule.accepted_types for rule in rules]
             if len(self._plain_types) < _MAX_SHAPES:
-                self._plain_types[names] = found
-        return found
+                self._plain_types[names] = types
+        return types
 
     def partial_arguments(self, kwargs: Mapping[str, Any], later: Set[str]) -> Arguments:
         """Return the arguments of a call whose parameters ``later`` get their values at run time. Raises as above."""
@@ -167,10 +167,10 @@ class Target:
         """
         context = (None,) if self.parameters.takes_context else ()
         bound = self.parameters.signature.bind(*context, *arguments.args, **arguments.kwargs)
-        given = set(bound.arguments)
+        names = set(bound.arguments)
         bound.apply_defaults()
         values = {name: bound.arguments[name] for name in self.parameters.own}
-        return {name: value if name in given else self._encode(value, name) for name, value in values.items()}
+        return {name: value if name in names else self._encode(value, name) for name, value in values.items()}
 
     def mismatch(self, name: str, value: Any) -> str | None:
         """Return a clause for an error message if the value contradicts the parameter's type hint, else None."""
@@ -210,8 +210,8 @@ class Target:
                 dumps(value)
             except RecursionError:
                 return ValueError(f"{where} is nested too deeply.")
-            except ValueError as found:
-                return ValueError(f"{where} can't be written as JSON: {found}")
+            except ValueError as reason:
+                return ValueError(f"{where} can't be written as JSON: {reason}")
         return ValueError(f"Unsupported value: the arguments of {self.path}: {error}")
 
 

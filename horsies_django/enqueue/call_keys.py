@@ -125,20 +125,20 @@ def has_masked_key(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Map
 
 
 def _own(
-    given: str | Callable[..., str],
+    option: str | Callable[..., str],
     calls: CallBuilder,
     arguments: Arguments,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> str:
-    if isinstance(given, str):
+    if isinstance(option, str):
         bound = calls.bound(arguments)
-        values = {name: _value(bound, name) for name in set(names_in(given))}
-        key = Formatter().vformat(given, (), values)
+        values = {name: _value(bound, name) for name in set(names_in(option))}
+        key = Formatter().vformat(option, (), values)
     else:
         values = calls.parameters.bind_partial(args, kwargs)
-        key = given(*args, **kwargs)
-    is_hidden = calls.mask.is_revealed_by(given, values)
+        key = option(*args, **kwargs)
+    is_hidden = calls.mask.is_revealed_by(option, values)
     if not isinstance(key, str) or not 0 < len(key) <= KEY_LENGTH or key != clean_text(key):
         shown = MASKED if is_hidden else repr(key)
         raise ValueError(f"the unique key of {calls.path} is {shown}; allowed: a text of 1 to {KEY_LENGTH} characters.")

@@ -88,14 +88,16 @@ class HorsiesTaskResult(FrameworkTaskResult):  # type: ignore[type-arg]  # the b
         Values that JSON lacks, which the serializer "rich" reads, are written as Django's JSON encoder writes them, or
         as text.
         """
-        errors = [{"exception_class_path": one.exception_class_path, "traceback": one.traceback} for one in self.errors]
+        errors = [
+            {"exception_class_path": error.exception_class_path, "traceback": error.traceback} for error in self.errors
+        ]
         plain = ("id", "args", "kwargs", "backend", "worker_ids", "attempts")
         times = ("enqueued_at", "started_at", "last_attempted_at", "finished_at")
-        found = {name: getattr(self, name) for name in (*plain, *times)}
-        found |= {"task": name_of(self.task), "status": str(self.status), "errors": errors}
+        document = {name: getattr(self, name) for name in (*plain, *times)}
+        document |= {"task": name_of(self.task), "status": str(self.status), "errors": errors}
         if self.status == TaskResultStatus.SUCCESSFUL:
-            found["return_value"] = self.return_value
-        return json.dumps(found, cls=_ResultEncoder)
+            document["return_value"] = self.return_value
+        return json.dumps(document, cls=_ResultEncoder)
 
     def __repr__(self) -> str:
         return f"TaskResult(id={self.id!r}, task={self.task.module_path!r}, status={str(self.status)!r})"

@@ -116,8 +116,8 @@ class FrameworkVerbs:
         self, task: Any, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
     ) -> list[TaskHandle[Any]]:
         """See :meth:`send_many`."""
-        given = [call async for call in calls] if isinstance(calls, AsyncIterable) else list(calls)
-        return [await self.asend(task, (), call) for call in given]
+        batch = [call async for call in calls] if isinstance(calls, AsyncIterable) else list(calls)
+        return [await self.asend(task, (), call) for call in batch]
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """Return False: no task has a unique key there."""

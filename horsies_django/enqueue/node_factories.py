@@ -207,13 +207,13 @@ def _sources(name: str, value: Any, node_errors: list[NodeError]) -> Iterator[tu
             (DefinitionErrorCode.INVALID_ARGS_FROM, f"{name} is {shown(value)}; allowed: a dict of parameter to node.")
         )
         return
-    for param, given in value.items():
-        source = _source(given)
+    for param, node in value.items():
+        source = _source(node)
         # In args_from a node means its result, with or without ``.result``.
         if isinstance(param, str) and source and (source[0] is Node or name == "args_from"):
             yield param, source[1]
         else:
-            problem = f"{name}[{param!r}] is {shown(given)}; {_ONE_OR_MORE}"
+            problem = f"{name}[{param!r}] is {shown(node)}; {_ONE_OR_MORE}"
             node_errors.append((DefinitionErrorCode.INVALID_ARGS_FROM, problem))
 
 
@@ -225,9 +225,9 @@ def _source(value: Any) -> tuple[type, Source] | None:
     if first is value:
         return (Node, value) if isinstance(value, Node) else (ResultOf, value.node)
     kind = Node if isinstance(first, Node) else ResultOf
-    if not all(isinstance(one, kind) for one in value):
+    if not all(isinstance(member, kind) for member in value):
         return None  # encoding reports the mixed items
-    return kind, tuple(value) if kind is Node else tuple(one.node for one in value)
+    return kind, tuple(value) if kind is Node else tuple(member.node for member in value)
 
 
 def _add_arguments(
@@ -239,10 +239,10 @@ def _add_arguments(
         if name in fields.get("args_from", ()) or name in fields.get("values_from", ()):
             problem = f"{name!r} is an argument and in args_from or values_from; allowed: one of them."
             node_errors.append((DefinitionErrorCode.GIVEN_TWICE, problem))
-        if (found := _source(value)) is None:
+        if (pair := _source(value)) is None:
             plain[name] = value
             continue
-        kind, source = found
+        kind, source = pair
         fields.setdefault("values_from" if kind is Node else "args_from", {})[name] = source
         waits_for.extend(source if isinstance(source, tuple) else (source,))
     fields["kwargs"] = plain

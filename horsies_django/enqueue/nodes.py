@@ -87,12 +87,12 @@ def walk(part: FlowPart) -> Iterator[Node[Any] | Dependency]:
     """Yield the nodes of a part in the order in which they are written, and the dependencies between them."""
     stack = [part]
     while stack:
-        if isinstance(one := stack.pop(), Flow):
-            if one.is_chain:
-                yield Dependency(_as_flow(one.parts[0]).tails, _as_flow(one.parts[1]).heads)
-            stack.extend(reversed(one.parts))
+        if isinstance(item := stack.pop(), Flow):
+            if item.is_chain:
+                yield Dependency(_as_flow(item.parts[0]).tails, _as_flow(item.parts[1]).heads)
+            stack.extend(reversed(item.parts))
         else:
-            yield one  # type: ignore[misc]  # a part that is no flow is a node
+            yield item  # type: ignore[misc]  # a part that is no flow is a node
 
 
 def _as_flow(part: FlowPart) -> Flow:
@@ -322,10 +322,10 @@ class WorkflowContext:
         """Whether there is a summary of this node."""
         return self._id_of(node) in self.summaries
 
-    def _listed(self, node: NodeRef[Any], known: Mapping[str, Any]) -> str:
-        if (node_id := self._id_of(node)) in known:
+    def _listed(self, node: NodeRef[Any], names: Mapping[str, Any]) -> str:
+        if (node_id := self._id_of(node)) in names:
             return node_id
-        allowed = ", ".join(map(repr, known)) or "none"
+        allowed = ", ".join(map(repr, names)) or "none"
         raise KeyError(f"{node_id!r} is not in the workflow_ctx_from of node {self.node_id!r}; there are: {allowed}.")
 
     def _id_of(self, node: NodeRef[Any]) -> str:

@@ -151,8 +151,8 @@ class HorsiesTask(_GenericTask[P, T]):
         is_copy = self._given_name is not None
         if not is_copy:
             check_task_function(self.func)
-            given: object = self.name
-            name = "" if given is None else checked_name("name", given)
+            value: object = self.name
+            name = "" if value is None else checked_name("name", value)
             object.__setattr__(self, "_given_name", name)
             object.__setattr__(self, "name", name or getattr(self.func, "__name__", ""))
             object.__setattr__(self, "aliases", checked_aliases(self.aliases))
@@ -320,22 +320,22 @@ class HorsiesTask(_GenericTask[P, T]):
 
     def _retry_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the retry options of a copy. ``max_attempts`` or ``backoff`` alone keeps the task's other settings."""
-        given = {name: options[name] for name in _RETRY_OPTIONS if options.get(name) is not None}
+        overrides = {name: options[name] for name in _RETRY_OPTIONS if options.get(name) is not None}
         policy = self.backoff if isinstance(self.backoff, RetryPolicy) else self.retry_policy
-        if not given:
+        if not overrides:
             return {**dict.fromkeys(_RETRY_OPTIONS), "max_attempts": 1} if "retry_policy" in options else {}
-        match given:
+        match overrides:
             case {"max_attempts": attempts, **rest} if not rest and policy is None:
                 return {}
             case {"max_attempts": int() as attempts, **rest} if not rest and policy is not None and attempts > 1:
-                given = {"retry_policy": policy.with_retries(attempts - 1)}
+                overrides = {"retry_policy": policy.with_retries(attempts - 1)}
             case {"backoff": backoff, **rest} if not rest and not isinstance(backoff, RetryPolicy):
-                given["max_attempts"] = self.max_attempts if policy is None else policy.max_retries + 1
-        if not isinstance(backoff := given.get("backoff"), RetryPolicy | None) and not is_interval(backoff):
+                overrides["max_attempts"] = self.max_attempts if policy is None else policy.max_retries + 1
+        if not isinstance(backoff := overrides.get("backoff"), RetryPolicy | None) and not is_interval(backoff):
             raise InvalidTask(
                 f"backoff of a call is {backoff!r}; allowed: 1 to {MAX_INTERVAL:g} seconds or a RetryPolicy."
             )
-        return {**dict.fromkeys(_RETRY_OPTIONS), **given}
+        return {**dict.fromkeys(_RETRY_OPTIONS), **overrides}
 
     def _later(self, delay_or_eta: float | timedelta | datetime) -> HorsiesTask[P, T]:
         if isinstance(delay_or_eta, int | float) and not isinstance(delay_or_eta, bool):
@@ -469,11 +469,11 @@ def _uuid(value: object) -> UUID:
         raise InvalidTask(str(error)) from None
 
 
-def _merged_retention(own: Retention, given: Retention) -> Retention:
+def _merged_retention(own: Retention, override: Retention) -> Retention:
     """Return the retention of a call: as given, and the task's own for states that are not given."""
-    if given == INHERIT or own == INHERIT or not (isinstance(own, Mapping) or isinstance(given, Mapping)):
-        return given
-    by_state = (kept if isinstance(kept, Mapping) else {RETENTION_STATES[0]: kept} for kept in (own, given))
+    if override == INHERIT or own == INHERIT or not (isinstance(own, Mapping) or isinstance(override, Mapping)):
+        return override
+    by_state = (kept if isinstance(kept, Mapping) else {RETENTION_STATES[0]: kept} for kept in (own, override))
     return {state: kept for retention in by_state for state, kept in retention.items()}
 
 

@@ -125,9 +125,11 @@ def _grouping_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
 
 def _limit_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     """Yield a sentence for each option with a bad value."""
-    most, rate, scope = task.max_concurrency, task.rate_limit, task.concurrency_scope
-    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most >= 1):
-        yield f"max_concurrency is {most!r}; allowed: a whole number from 1 on, or None."
+    max_concurrency, rate, scope = task.max_concurrency, task.rate_limit, task.concurrency_scope
+    if max_concurrency is not None and not (
+        isinstance(max_concurrency, int) and not isinstance(max_concurrency, bool) and max_concurrency >= 1
+    ):
+        yield f"max_concurrency is {max_concurrency!r}; allowed: a whole number from 1 on, or None."
     if rate is not None:
         try:
             Rate.parse(rate)
@@ -135,7 +137,7 @@ def _limit_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
             yield f"rate_limit: {error}"
     if scope is not None and not (isinstance(scope, str) and 0 < len(scope) <= 100 and scope == clean_text(scope)):
         yield f"concurrency_scope is {scope!r}; allowed: a text of 1 to 100 characters."
-    if most is None and rate is None:
+    if max_concurrency is None and rate is None:
         for name in ("concurrency_key", "concurrency_scope"):
             if (value := getattr(task, name)) is not None:
                 yield f"{name} is {value!r}, but there is no limit; allowed: with max_concurrency, rate_limit or both."
@@ -154,10 +156,10 @@ def _problem_of_key(key: str | Callable[..., str | None], task: HorsiesTask[...,
         names = names_in(key)
     except ValueError as error:
         return f", which is not a valid format string: {error}."
-    known = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
+    parameters = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
     for name in names:
-        if name not in known:
-            return f", which names {name!r}; allowed: the parameters {', '.join(known) or '(none)'}."
+        if name not in parameters:
+            return f", which names {name!r}; allowed: the parameters {', '.join(parameters) or '(none)'}."
     return None
 
 

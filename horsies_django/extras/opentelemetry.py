@@ -308,12 +308,12 @@ def _sources(database: str, node: dict[str, Any], *, with_items: bool) -> list[t
     nodes = WorkflowTask.objects.using(database).filter(workflow_id=node["workflow_id"])
     waited_for = nodes.filter(task_index__in=node["waits_for"][:MAX_LINKS])
     columns = ("task_id", "node_id", "task_index", "kind")
-    found = list(waited_for.filter(status__in=_HAS_RUN).order_by("task_index").values_list(*columns))
-    maps = [index for *_, index, kind in found if kind == NodeKind.MAP]
+    rows = list(waited_for.filter(status__in=_HAS_RUN).order_by("task_index").values_list(*columns))
+    maps = [index for *_, index, kind in rows if kind == NodeKind.MAP]
     if maps and with_items:
         items = nodes.filter(map_index__in=maps, status__in=_HAS_RUN).order_by("task_index")
-        found += items.values_list(*columns)[:MAX_LINKS]
-    ids = {task_id: node_id for task_id, node_id, *_ in found[:MAX_LINKS] if task_id is not None}
+        rows += items.values_list(*columns)[:MAX_LINKS]
+    ids = {task_id: node_id for task_id, node_id, *_ in rows[:MAX_LINKS] if task_id is not None}
     stored = Task.objects.using(database).filter(pk__in=ids).values_list("pk", "metadata")
     contexts = {pk: metadata.get(SPAN_KEY) for pk, metadata in stored if isinstance(metadata, dict)}
     return [(ids[pk], context) for pk, context in contexts.items() if isinstance(context, str)]

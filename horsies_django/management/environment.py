@@ -14,14 +14,14 @@ _TRUE: Final = environ.Env.BOOLEAN_TRUE_STRINGS
 _FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
 
 
-def flag_or_variable(command: str, flag: str, given: Any, parse: Callable[[str], Any]) -> tuple[str, Any]:
+def flag_or_variable(command: str, flag: str, flag_value: Any, parse: Callable[[str], Any]) -> tuple[str, Any]:
     """Return the source of a value and the value: from the flag if given, else from its variable, else None.
 
     The variable of ``--poll-interval`` of ``horsies_worker`` is ``HORSIES_WORKER_POLL_INTERVAL``. A text that ``parse``
     rejects is returned unparsed, so that the caller's validation can name it.
     """
-    if given is not None:
-        return f"--{flag}", given
+    if flag_value is not None:
+        return f"--{flag}", flag_value
     variable = f"{command}_{flag}".upper().replace("-", "_")
     env = environ.Env()
     if variable not in env.ENVIRON:
@@ -41,32 +41,34 @@ def boolean(text: str) -> bool:
     raise ValueError(text)
 
 
-def parse_names(given: str | Iterable[str] | None) -> list[str]:
+def parse_names(value: str | Iterable[str] | None) -> list[str]:
     """Split comma-separated names; also accepts a list, as ``call_command`` may pass one."""
-    parts = given.split(",") if isinstance(given, str) else given or ()
+    parts = value.split(",") if isinstance(value, str) else value or ()
     return [name for part in parts if (name := part.strip())]
 
 
-def parse_duration_flag(where: str, given: str | float | timedelta) -> timedelta:
+def parse_duration_flag(where: str, flag_value: str | float | timedelta) -> timedelta:
     """Parse a duration. Raises ValueError naming the flag or variable."""
-    value = float(given) if isinstance(given, str) and given.replace(".", "", 1).isdigit() else given
+    value = (
+        float(flag_value) if isinstance(flag_value, str) and flag_value.replace(".", "", 1).isdigit() else flag_value
+    )
     try:
-        found = parse_duration(value)
+        duration = parse_duration(value)
     except ValueError:
-        found = None
-    if found is None:
-        raise ValueError(f"{where}: {given!r} is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.")
-    return found
+        duration = None
+    if duration is None:
+        raise ValueError(f"{where}: {flag_value!r} is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.")
+    return duration
 
 
-def positive_seconds(where: str, given: str | float | timedelta | None) -> float | None:
+def positive_seconds(where: str, flag_value: str | float | timedelta | None) -> float | None:
     """Parse a positive number of seconds; None stays None. Raises ValueError naming the flag or variable."""
-    if given is None:
+    if flag_value is None:
         return None
     try:
-        seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
+        seconds = flag_value.total_seconds() if isinstance(flag_value, timedelta) else float(flag_value)
     except (ValueError, TypeError):
         seconds = -1
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"{where}: {given!r} is not allowed; allowed: a positive number of seconds.")
+        raise ValueError(f"{where}: {flag_value!r} is not allowed; allowed: a positive number of seconds.")
     return seconds

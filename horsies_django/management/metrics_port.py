@@ -41,10 +41,10 @@ class ServeMetrics(Protocol):
         """Return the context."""
 
 
-def parse_address(where: str, given: str | int) -> Address:
+def parse_address(where: str, value: str | int) -> Address:
     """Parse the value of the flag. Raises ValueError naming the flag or variable, the value and what is allowed."""
-    host, colon, port = str(given).strip().rpartition(":")
+    host, colon, port = str(value).strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if (colon and not host) or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{where}: {str(given)!r} is not allowed; allowed: {_ALLOWED}.")
+        raise ValueError(f"{where}: {str(value)!r} is not allowed; allowed: {_ALLOWED}.")
     return Address(host or LOCALHOST, int(port))

@@ -65,9 +65,9 @@ class Occupancy(NamedTuple):
     late: int = 0
     expires_at: datetime | None = None
 
-    def free_places(self, most: int | None) -> int:
+    def free_places(self, max_concurrency: int | None) -> int:
         """Return how many of ``most`` places are free."""
-        return MAX_RELEASED if most is None else min(MAX_RELEASED, most - self.held + self.late)
+        return MAX_RELEASED if max_concurrency is None else min(MAX_RELEASED, max_concurrency - self.held + self.late)
 
 
 UNOCCUPIED: Final = Occupancy()
@@ -83,16 +83,16 @@ class Room(NamedTuple):
 def release(database: str, keys: Collection[str]) -> Released:
     """Release the first blocked tasks of some keys, as many as there is room for. Never waits for a lock."""
     with transaction.atomic(using=database):
-        known, busy = lock_limits(database, keys)
-        inside = _occupancy(database, [limit.pk for limit in known])
-        rooms = {limit.pk: room_of(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in known}
+        limits, busy = lock_limits(database, keys)
+        inside = _occupancy(database, [limit.pk for limit in limits])
+        rooms = {limit.pk: room_of(limit, inside.get(limit.pk, UNOCCUPIED)) for limit in limits}
         counts, routes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
         rechecks = {
-            limit.pk: _recheck_in(limit, rooms[limit.pk], inside.get(limit.pk, UNOCCUPIED), counts) for limit in known
+            limit.pk: _recheck_in(limit, rooms[limit.pk], inside.get(limit.pk, UNOCCUPIED), counts) for limit in limits
         }
         waits = _with_blocked(database, [key for key, after in rechecks.items() if after is not None])
         again = {key: after for key, after in rechecks.items() if after is not None and key in waits}
-        _store(database, known, rooms, counts, again)
+        _store(database, limits, rooms, counts, again)
     return Released(routes, busy, min(again.values(), default=None))
 
 
@@ -162,11 +162,11 @@ def occupancy_of(inside: TaskQuerySet) -> dict[str, Occupancy]:
 def _occupancy(database: str, keys: Collection[str]) -> dict[str, Occupancy]:
     """Count them. Late are only tasks that no worker is about to start; those would be locked."""
     inside = _tasks(database).released()
-    found = occupancy_of(inside.filter(limit_key__in=keys)) if keys else {}
-    if not (late := [key for key, counted in found.items() if counted.late]):
-        return found
+    occupancies = occupancy_of(inside.filter(limit_key__in=keys)) if keys else {}
+    if not (late := [key for key, counted in occupancies.items() if counted.late]):
+        return occupancies
     locked = Counter(inside.overdue().filter(limit_key__in=late).lock().values_list("limit_key", flat=True))
-    return {key: counted._replace(late=locked[key]) for key, counted in found.items()}
+    return {key: counted._replace(late=locked[key]) for key, counted in occupancies.items()}
 
 
 def room_of(limit: Limit, inside: Occupancy) -> Room:
@@ -181,12 +181,12 @@ def room_of(limit: Limit, inside: Occupancy) -> Room:
 
 def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[TaskRoute]]:
     """Release the first blocked tasks of each key; return their number by key and by route."""
-    found = _lock_first(database, places) if places else []
-    if found:
-        _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in found]).update(
+    rows = _lock_first(database, places) if places else []
+    if rows:
+        _tasks(database).blocked().filter(pk__in=[pk for pk, *_ in rows]).update(
             blocked=False, deferred=False, released_at=Now()
         )
-    return Counter(key for _, key, *_ in found), Counter((queue, is_async) for *_, queue, is_async in found)
+    return Counter(key for _, key, *_ in rows), Counter((queue, is_async) for *_, queue, is_async in rows)
 
 
 def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, str, bool]]:
@@ -207,8 +207,8 @@ def _lock_first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, s
 def _recheck_in(limit: Limit, room: Room, inside: Occupancy, counts: Counter[str]) -> float | None:
     """Return the seconds until the next check if more tasks wait; None if the end of a task triggers it."""
     count = counts[limit.pk]
-    most = limit.terms.max_concurrency
-    if most is not None and inside.free_places(most) <= count:
+    max_concurrency = limit.terms.max_concurrency
+    if max_concurrency is not None and inside.free_places(max_concurrency) <= count:
         # No worker ends a task that is past its deadline.
         return None if inside.expires_at is None else max(MIN_RECHECK, (inside.expires_at - limit.now).total_seconds())
     if (rate := limit.bucket) is None:
@@ -218,11 +218,11 @@ def _recheck_in(limit: Limit, room: Room, inside: Occupancy, counts: Counter[str
 
 
 def _store(
-    database: str, known: Iterable[Limit], rooms: dict[str, Room], counts: Counter[str], again: dict[str, float]
+    database: str, limits: Iterable[Limit], rooms: dict[str, Room], counts: Counter[str], again: dict[str, float]
 ) -> None:
     """Store the releases, and the time of the next check if no end of a task triggers it."""
     rows, timed, seen, released = Limit.objects.using(database), list[Limit](), list[str](), list[str]()
-    for limit in known:
+    for limit in limits:
         count, after = counts[limit.pk], again.get(limit.pk)
         is_spent = bool(count and limit.terms.rate is not None)
         if is_spent or after is not None:

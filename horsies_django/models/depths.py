@@ -137,10 +137,10 @@ def _claimable(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> De
     """Return the depths of the tasks in the index of claims."""
     result = Depths()
     names = _waiting_names(tasks) if only is None else {False: [only], True: [only]}
-    is_partial = any(len(known) > MAX_SEARCHED for known in names.values())
+    is_partial = any(len(queues) > MAX_SEARCHED for queues in names.values())
     others = dict.fromkeys(also)
     all_names = sorted({*names[False], *names[True], *(others if is_partial else ())})
-    rows = [tasks.next_up(is_async=kind).filter(queue_name=NAME) for kind, known in names.items() if known]
+    rows = [tasks.next_up(is_async=kind).filter(queue_name=NAME) for kind, queues in names.items() if queues]
     counts = _count(all_names, *rows)
     deep = [name for name, depth in counts.items() if depth.is_more][:MAX_DEEP]
     for name, waits in _search_priorities(tasks, deep, list(names)):

@@ -77,7 +77,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
                 # entry.
                 rows = old_rows.filter(pk__gt=last).order_by("pk")
                 old = list(rows.lock()[:FORGET_BATCH])
-                total += self._forget({one.pk for one in old if one.is_full}, tasks)
+                total += self._forget({limit.pk for limit in old if limit.is_full}, tasks)
             if len(old) < FORGET_BATCH:
                 return total
             last = old[-1].pk
@@ -156,9 +156,14 @@ class Limit(models.Model):
     @property
     def terms(self) -> LimitTerms:
         """The terms in force: the override, else what the code declared at the last release."""
-        most = self.max_concurrency if self.max_concurrency_override is None else self.max_concurrency_override
+        max_concurrency = (
+            self.max_concurrency if self.max_concurrency_override is None else self.max_concurrency_override
+        )
         rate = self.rate_override or self.rate
-        return LimitTerms(None if most is not None and most >= NO_LIMIT else most, None if rate == NO_RATE else rate)
+        return LimitTerms(
+            None if max_concurrency is not None and max_concurrency >= NO_LIMIT else max_concurrency,
+            None if rate == NO_RATE else rate,
+        )
 
     def adopt_declared(self) -> bool:
         """Take the terms that this process's code declares for the first blocked task; return whether they are new.

@@ -70,10 +70,10 @@ def backends_with(queue: str) -> list[str]:
     """Return the aliases of the backends with this queue; a backend without a list has any. Raises ValueError."""
     if not queue or len(queue) > 100:
         raise ValueError(f"queue_name is {queue!r}; allowed: 1 to 100 characters.")
-    known = {alias: set(task_backends[alias].queues) for alias in task_backends}
-    having = [alias for alias, queues in known.items() if not queues or queue in queues]
+    queues_by_alias = {alias: set(task_backends[alias].queues) for alias in task_backends}
+    having = [alias for alias, queues in queues_by_alias.items() if not queues or queue in queues]
     if not having:
-        names = ", ".join(sorted(set().union(*known.values())))
+        names = ", ".join(sorted(set().union(*queues_by_alias.values())))
         raise ValueError(f"queue_name is {queue!r}; allowed: {names}.")
     return having
 

@@ -44,10 +44,10 @@ class Allowance:
     is_used: bool = False
 
     @property
-    def most(self) -> int | None:
+    def available(self) -> int | None:
         """How many may be claimed; None if any number may."""
-        known = [int(limit) for limit in (self.places, self.tokens) if limit is not None]
-        return max(0, min(known)) if known else None
+        counts = [int(limit) for limit in (self.places, self.tokens) if limit is not None]
+        return max(0, min(counts)) if counts else None
 
     def take(self, count: int) -> None:
         """Subtract claimed tasks."""
@@ -116,15 +116,15 @@ class QueueLimiter:
         A second statement counts the tasks, so that it sees what was committed before the lock. Both go in one round
         trip, because each wait costs a busy process the interpreter lock.
         """
-        given = {_NAME.name: name}
+        parameters = {_NAME.name: name}
         with (
             postgres.pipeline(self._connection),
             postgres.preparing_cursor(self._connection) as lock,
             postgres.preparing_cursor(self._connection) as count,
         ):
             with postgres.waiting_for_locks(self._connection, LOCK_WAIT_MS):
-                self._lock.execute(lock, given)
-            self._count.execute(count, given)
+                self._lock.execute(lock, parameters)
+            self._count.execute(count, parameters)
             rows = self._lock.fetch(lock)
             return (rows[0], count.fetchone()[0]) if rows else None
 

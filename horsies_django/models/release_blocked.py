@@ -115,9 +115,9 @@ def _needs_no_release(database: str, key: str) -> bool:
     limit: Any = with_first_task(database, [key]).annotate(clock=Now(), held=held).first()
     if limit is None or limit.adopt_declared():
         return False
-    most = limit.terms.max_concurrency
+    max_concurrency = limit.terms.max_concurrency
     is_scheduled = limit.next_at is not None and limit.next_at > limit.now
-    return is_scheduled or (most is not None and (limit.held or 0) >= most)
+    return is_scheduled or (max_concurrency is not None and (limit.held or 0) >= max_concurrency)
 
 
 def mark_due(database: str, keys: Collection[str]) -> None:
@@ -158,7 +158,7 @@ def _with_room(database: str, keys: Collection[str]) -> list[str]:
     return [
         key
         for key in keys
-        if (one := limit_rows.get(key)) is None or room_of(one, inside.get(key, UNOCCUPIED)).places > 0
+        if (limit_row := limit_rows.get(key)) is None or room_of(limit_row, inside.get(key, UNOCCUPIED)).places > 0
     ]
 
 

@@ -141,9 +141,9 @@ class TaskQuerySet(OperatorActions["Task"]):
     def make_due_claimable(self, limit: int = BATCH) -> int:
         """Move due tasks that were scheduled, or that wait for a retry, into the index of claims; return how many."""
         due = self.deferred().filter(enqueued_at__lte=Now()).order_by("enqueued_at")
-        found = dict(due.lock().values_list("pk", "limit_key")[:limit])
-        release_after_commit(self.db, found.values())
-        return self.filter(pk__in=found).update(deferred=IS_LIMITED, blocked=IS_LIMITED) if found else 0
+        limit_keys = dict(due.lock().values_list("pk", "limit_key")[:limit])
+        release_after_commit(self.db, limit_keys.values())
+        return self.filter(pk__in=limit_keys).update(deferred=IS_LIMITED, blocked=IS_LIMITED) if limit_keys else 0
 
     def claim(self, worker_id: str, *, start: int, prefetch: int = 0, is_async: bool = False) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.

@@ -70,9 +70,9 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         stop, is quiet, or its row was deleted or is locked.
         """
         statement = compile_idle_beat(self.db)
-        given = {"worker_id": worker_id, "memory": memory}
+        parameters = {"worker_id": worker_id, "memory": memory}
         with connections[self.db].cursor() as cursor:
-            cursor.execute(statement.sql, statement.bind(given))
+            cursor.execute(statement.sql, statement.bind(parameters))
             row = cursor.fetchone()
         return None if row is None else bool(row[0])
 

@@ -55,17 +55,17 @@ def task_counts(database: str, fingerprint: str) -> dict[str, Count]:
     """
     rows = Task.objects.using(database).filter(in_error_group(fingerprint)).order_by("-pk")
     is_retrying = Q(IS_RETRYING, status=TaskStatus.PENDING)
-    found = rows[: MAX_COUNTED + 1].aggregate(
+    counts = rows[: MAX_COUNTED + 1].aggregate(
         every=CountRows("pk"),
         failed=CountRows("pk", filter=Q(status=TaskStatus.FAILED)),
         retrying=CountRows("pk", filter=is_retrying),
     )
     numbers = {
-        "failed": found["failed"],
-        "retrying": found["retrying"],
-        "again": found["every"] - found["failed"] - found["retrying"],
+        "failed": counts["failed"],
+        "retrying": counts["retrying"],
+        "again": counts["every"] - counts["failed"] - counts["retrying"],
     }
-    return {state: bounded(number, found["every"]) for state, number in numbers.items()}
+    return {state: bounded(number, counts["every"]) for state, number in numbers.items()}
 
 
 def _attempt_of_newest_task(database: str, fingerprint: str) -> Any:

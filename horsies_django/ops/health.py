@@ -59,9 +59,9 @@ class Check:
         kind = _CHECKS[name]
         if has_queue and not kind.of_queue:
             raise ValueError(f"{text!r}: {name} is of all queues; allowed: {kind.allowed}.")
-        known = sorted(queues)
-        if has_queue and (not queue or (known and queue not in known)):
-            raise ValueError(f"{text!r}: there is no queue {queue!r}; allowed: {', '.join(known) or 'any name'}.")
+        names = sorted(queues)
+        if has_queue and (not queue or (names and queue not in names)):
+            raise ValueError(f"{text!r}: there is no queue {queue!r}; allowed: {', '.join(names) or 'any name'}.")
         check = cls(text, name, 0.0, queue if has_queue else None)
         if not is_given and kind.default is not None:
             return replace(check, limit=kind.default)
@@ -115,10 +115,10 @@ def run_checks(checks: Sequence[Check], backend: ConfiguredBackend) -> list[Chec
 
 def _duration(check: Check, text: str) -> Check:
     seconds = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
-    found = parse_duration(text if seconds is None else seconds)
-    if found is None:
+    duration = parse_duration(text if seconds is None else seconds)
+    if duration is None:
         raise ValueError(text)
-    return replace(check, limit=found.total_seconds())
+    return replace(check, limit=duration.total_seconds())
 
 
 def _number(check: Check, text: str) -> Check:
@@ -152,15 +152,15 @@ def _failures(check: Check, text: str) -> Check:
 
 
 def _run_oldest(check: Check, backend: ConfiguredBackend) -> CheckResult:
-    found = _depths(check, backend)
-    return _wait_result(check, found.waits, "nothing is due", is_exact=found.is_searched)
+    depths = _depths(check, backend)
+    return _wait_result(check, depths.waits, "nothing is due", is_exact=depths.is_searched)
 
 
 def _run_oldest_blocked(check: Check, backend: ConfiguredBackend) -> CheckResult:
-    found = _depths(check, backend)
-    is_exact = found.is_searched_blocked
+    depths = _depths(check, backend)
+    is_exact = depths.is_searched_blocked
     none = "no task waits for a limit" if is_exact else "no counted task waits for a limit, but not all were counted"
-    return _wait_result(check, found.blocked_waits, none, is_exact=is_exact)
+    return _wait_result(check, depths.blocked_waits, none, is_exact=is_exact)
 
 
 def _depths(check: Check, backend: ConfiguredBackend) -> Depths:
@@ -174,16 +174,16 @@ def _wait_result(check: Check, waits: float | None, none: str, *, is_exact: bool
 
 def _run_ready(check: Check, backend: ConfiguredBackend) -> CheckResult:
     tasks = Task.objects.using(backend.config.database).order_by()
-    most = int(check.limit)
+    max_count = int(check.limit)
     due = [tasks.waiting(is_async=is_async).due() for is_async in (False, True)]
     due.append(tasks.deferred().due())
     if check.queue is not None:
         due = [rows.filter(queue_name=check.queue) for rows in due]
     count = 0
     for rows in due:
-        count += rows[: most + 1 - count].count() if count <= most else 0
-    words = f"{count:,} due" if count <= most else f"more than {most:,} due"
-    return CheckResult(check, count <= most, count, f"{words} (at most {most:,})")
+        count += rows[: max_count + 1 - count].count() if count <= max_count else 0
+    words = f"{count:,} due" if count <= max_count else f"more than {max_count:,} due"
+    return CheckResult(check, count <= max_count, count, f"{words} (at most {max_count:,})")
 
 
 def _run_workers(check: Check, backend: ConfiguredBackend) -> CheckResult:

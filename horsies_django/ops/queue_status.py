@@ -21,10 +21,10 @@ from ..models import Queue, Task
 
 def queue_options(name: str, database: str | None) -> QueueOptions | None:
     """Return a queue's options from the first backend on this database whose settings have any; else None."""
-    found = (
+    candidates = (
         backend.config.queues.get(name) for backend in all_backends() if database in (None, backend.config.database)
     )
-    return next(filter(None, found), None)
+    return next(filter(None, candidates), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,16 @@ logger = logging.getLogger("horsies_django.reaper")
 
 
 class BatchResult(NamedTuple):
-    """The result of one batch: how many rows it found and processed."""
+    """The result of one batch: how many rows it selected and processed."""
 
-    found: int
+    rows: int
     done: int
     size: int = BATCH
 
     @property
     def may_be_more(self) -> bool:
         """Whether another batch may make progress. Rows that are locked or that fail do not count."""
-        return self.found >= self.size and self.done > 0
+        return self.rows >= self.size and self.done > 0
 
 
 #: Tasks or workflows.

@@ -131,7 +131,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         for worker_id, not_begun in _by_worker(task for task in running if not evidence.has_begun(task)):
             tasks.all_rows().revert_start(not_begun, worker_id)
         running = [task for task in running if evidence.has_begun(task)]
-    known = Worker.objects.using(tasks.db).in_bulk({task.worker_id or "" for task in stale})
+    workers = Worker.objects.using(tasks.db).in_bulk({task.worker_id or "" for task in stale})
     groups: dict[tuple[str, AttemptOutcome, bool], list[Completion]] = defaultdict(list)
     for task in running:
         outcome, ended = _completion(task, evidence)
@@ -139,7 +139,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         next_state = "fails" if ended.delay is None else "retries"
         logger.warning("task lost id=%s worker=%s: it %s", task.task_id, task.worker_id, next_state)
     for (worker_id, outcome, is_retried), ends in groups.items():
-        worker = known.get(worker_id)
+        worker = workers.get(worker_id)
         runner = WorkerInfo(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
         if is_retried:
             is_charged = not (evidence and evidence.is_stopped) or outcome is AttemptOutcome.FAILED

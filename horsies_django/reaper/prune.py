@@ -168,8 +168,8 @@ def _prune_in_batches(wanted: Rows, act: Callable[[Rows], int], dry_run: bool) -
     count, last = 0, None
     while step := _next_keys(wanted.model._default_manager.using(wanted.db), last):
         last = step[-1]
-        found = wanted.filter(pk__in=step)
-        count += found.count() if dry_run else run_batch(found, act).done
+        batch = wanted.filter(pk__in=step)
+        count += batch.count() if dry_run else run_batch(batch, act).done
     return count
 
 

@@ -131,14 +131,14 @@ def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Windo
     first = ordered.filter(pk__gt=position).first()
     if first is None:
         return None
-    found = attempts.filter(pk__gte=first, pk__lt=first + size)
+    window = attempts.filter(pk__gte=first, pk__lt=first + size)
     first_unsettled = (
-        found.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).order_by("pk").values_list("pk", flat=True).first()
+        window.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).order_by("pk").values_list("pk", flat=True).first()
     )
     if first_unsettled is not None:
-        found = found.filter(pk__lt=first_unsettled)
-    last = found.order_by("-pk").values_list("pk", flat=True).first()
-    return None if last is None else _Window(found, last, is_cut=first_unsettled is None)
+        window = window.filter(pk__lt=first_unsettled)
+    last = window.order_by("-pk").values_list("pk", flat=True).first()
+    return None if last is None else _Window(window, last, is_cut=first_unsettled is None)
 
 
 def _store_error_groups(attempts: QuerySet[TaskAttempt]) -> set[str]:
@@ -147,18 +147,18 @@ def _store_error_groups(attempts: QuerySet[TaskAttempt]) -> set[str]:
     There are at most ``MAX_ERROR_GROUPS``, because classes may be generated; attempts of others are not grouped.
     """
     of_group = attempts.exclude(fingerprint="").order_by().values("fingerprint")
-    found = {
+    groups = {
         fingerprint: (first, last, newest)
         for fingerprint, first, last, newest in of_group.values_list("fingerprint").annotate(
             Min("finished_at"), Max("finished_at"), Max("pk")
         )
     }
     stored = ErrorGroup.objects.using(attempts.db)
-    known = set(stored.filter(pk__in=found).values_list("pk", flat=True))
-    free = MAX_ERROR_GROUPS - stored.count() if len(known) < len(found) else 0
-    kept = known | set(sorted(found.keys() - known)[: max(0, free)])
+    stored_keys = set(stored.filter(pk__in=groups).values_list("pk", flat=True))
+    free = MAX_ERROR_GROUPS - stored.count() if len(stored_keys) < len(groups) else 0
+    kept = stored_keys | set(sorted(groups.keys() - stored_keys)[: max(0, free)])
     # A task without retention is deleted with its attempts, maybe since the statement above.
-    newest = TaskAttempt.objects.using(attempts.db).in_bulk([found[fingerprint][2] for fingerprint in kept])
+    newest = TaskAttempt.objects.using(attempts.db).in_bulk([groups[fingerprint][2] for fingerprint in kept])
     columns = ("exception_class", "error_code", "location")
     rows = [
         ErrorGroup(
@@ -168,7 +168,7 @@ def _store_error_groups(attempts: QuerySet[TaskAttempt]) -> set[str]:
             last_attempt_id=pk,
             **{name: getattr(newest[pk], name) for name in columns},
         )
-        for fingerprint, (first, last, pk) in found.items()
+        for fingerprint, (first, last, pk) in groups.items()
         if fingerprint in kept and pk in newest
     ]
     stored.bulk_create(
@@ -178,7 +178,7 @@ def _store_error_groups(attempts: QuerySet[TaskAttempt]) -> set[str]:
         unique_fields=["fingerprint"],
         update_fields=["last_seen_at", "last_attempt_id"],
     )
-    return known | {row.fingerprint for row in rows}
+    return stored_keys | {row.fingerprint for row in rows}
 
 
 class _AttemptGroup(NamedTuple):
@@ -250,7 +250,7 @@ class _Counts:
 
 def _count_by_span(groups: Iterable[_AttemptGroup], now: datetime) -> dict[_Key, _Counts]:
     """Add up the attempts by minute, by hour and for all time, apart from spans whose retention has passed."""
-    found = defaultdict[_Key, _Counts](_Counts)
+    totals = defaultdict[_Key, _Counts](_Counts)
     for group in groups:
         counts = _Counts(group.number, Counter(), Counter(), group.wait_seconds or 0.0, group.run_seconds or 0.0)
         for histogram, bucket in ((counts.waits, group.wait), (counts.runs, group.run)):
@@ -260,9 +260,9 @@ def _count_by_span(groups: Iterable[_AttemptGroup], now: datetime) -> dict[_Key,
         for span, minutes in MINUTES.items():
             start = start_of(group.minute // minutes * minutes)
             if now - start < ROLLUP_RETENTION[span]:
-                found[span.value, start, *kind, group.error_code, group.fingerprint].add(counts)
-        found[RollupSpan.TOTAL.value, start_of(0), *kind, "", ""].add(counts)
-    return found
+                totals[span.value, start, *kind, group.error_code, group.fingerprint].add(counts)
+        totals[RollupSpan.TOTAL.value, start_of(0), *kind, "", ""].add(counts)
+    return totals
 
 
 def _store(database: str, new: Mapping[_Key, _Counts]) -> None:
@@ -271,10 +271,10 @@ def _store(database: str, new: Mapping[_Key, _Counts]) -> None:
     stored = rollups.none()
     for span in RollupSpan:
         stored |= rollups.filter(span=span, start__in={start for of, start, *_ in new if of == span})
-    known = {tuple(key): pk for pk, *key in stored.values_list("pk", *KEYS)}
-    counted = _within_limits(new, known)
+    pk_by_key = {tuple(key): pk for pk, *key in stored.values_list("pk", *KEYS)}
+    counted = _within_limits(new, pk_by_key)
     columns = [column.name for column in fields(_Counts)]
-    replaced = [known[key] for key in counted if key in known]
+    replaced = [pk_by_key[key] for key in counted if key in pk_by_key]
     for at in range(0, len(replaced), BATCH):
         for *key, count, waits, runs, wait_seconds, run_seconds in rollups.filter(
             pk__in=replaced[at : at + BATCH]
@@ -287,10 +287,10 @@ def _store(database: str, new: Mapping[_Key, _Counts]) -> None:
     rollups.bulk_create(rows, batch_size=BATCH, update_conflicts=True, unique_fields=KEYS, update_fields=columns)
 
 
-def _within_limits(new: Mapping[_Key, _Counts], known: Iterable[_Key]) -> dict[_Key, _Counts]:
+def _within_limits(new: Mapping[_Key, _Counts], stored_keys: Iterable[_Key]) -> dict[_Key, _Counts]:
     """Leave out the names of pairs beyond ``MAX_PAIRS``, and the errors beyond ``MAX_ROLLUPS``, the smallest first."""
     pairs, rollups = defaultdict[_Key, set[_Key]](set), defaultdict[_Key, set[_Key]](set)
-    for key in known:
+    for key in stored_keys:
         pairs[key[:2]].add(key[2:4])
         rollups[key[:2]].add(key)
     counted = defaultdict[_Key, _Counts](_Counts)

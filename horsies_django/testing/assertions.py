@@ -43,11 +43,11 @@ def assert_enqueued(
     however the call passed them: ``add.send(1, b=2)`` matches ``kwargs={"a": 1, "b": 2}``.
     """
     waiting = all_enqueued()
-    found = [call for call in waiting if _matches(call, task, args, kwargs, queue)]
-    if len(found) == count or (count is None and found):
-        return found
+    calls = [call for call in waiting if _matches(call, task, args, kwargs, queue)]
+    if len(calls) == count or (count is None and calls):
+        return calls
     wanted = _wanted(task, args, kwargs, queue)
-    number = "No call" if not found else f"{len(found)} calls" if len(found) > 1 else "1 call"
+    number = "No call" if not calls else f"{len(calls)} calls" if len(calls) > 1 else "1 call"
     expected = "" if count is None else f" instead of {count}"
     raise AssertionError(f"{number}{expected} of {wanted} was enqueued. {_listed(waiting)}")
 

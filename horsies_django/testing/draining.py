@@ -188,12 +188,12 @@ class _Drain:
 
     def _counts(self) -> dict[TaskStatus, int]:
         """Return how many of the tasks are in which state. A task without retention is deleted when it ends."""
-        found: dict[tuple[str, UUID], TaskStatus] = {}
+        statuses: dict[tuple[str, UUID], TaskStatus] = {}
         for config in self._configs:
             keys = [key for backend, key in self._handles if backend == config.backend]
             rows = Task.objects.using(config.database).filter(pk__in=keys).values_list("pk", "status")
-            found |= {(config.backend, key): TaskStatus(status) for key, status in rows}
-        return dict(Counter(found.get(key, self._ended[key]) for key in self._handles))
+            statuses |= {(config.backend, key): TaskStatus(status) for key, status in rows}
+        return dict(Counter(statuses.get(key, self._ended[key]) for key in self._handles))
 
     @contextmanager
     def _callbacks(self) -> Iterator[None]:
@@ -209,8 +209,8 @@ def _configs(queues: Sequence[str]) -> list[WorkerConfig]:
     changes: dict[str, Any] = {"max_tasks_per_child": None, "max_memory_mb": None, "prefetch": 0}
     for name in queues:
         if not any(name in backend.queues or not backend.queues for backend in backends):
-            known = sorted({queue for backend in backends for queue in backend.queues})
-            raise ValueError(f"There is no queue {name!r}; allowed: {', '.join(known)}.")
+            allowed = sorted({queue for backend in backends for queue in backend.queues})
+            raise ValueError(f"There is no queue {name!r}; allowed: {', '.join(allowed)}.")
     served = {
         backend.alias: [name for name in queues if not backend.queues or name in backend.queues] for backend in backends
     }

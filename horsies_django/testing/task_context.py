@@ -70,16 +70,23 @@ def task_context(
     Raises ValueError for an attempt out of range, InvalidTask for a task of another backend.
     """
     options = config_of(task.backend)
-    most = max_attempts or max(attempt, _max_attempts(task))
-    if not 1 <= attempt <= most:
-        raise ValueError(f"attempt is {attempt!r}; allowed: 1 to max_attempts, which is {most}.")
+    attempts = max_attempts or max(attempt, _max_attempts(task))
+    if not 1 <= attempt <= attempts:
+        raise ValueError(f"attempt is {attempt!r}; allowed: 1 to max_attempts, which is {attempts}.")
     is_typed = options.serializer == "rich"
     own = (task.metadata if isinstance(task, HorsiesTask) else None) or {}
-    known = {**own, **(metadata or {}), **headers.of_slot(scheduled_for)}
+    stored_metadata = {**own, **(metadata or {}), **headers.of_slot(scheduled_for)}
     stored_args = encode(list(args), typed=is_typed, where="args")
     stored_kwargs = encode(dict(kwargs or {}), typed=is_typed, where="kwargs")
     claim = local_claim(
-        task, uuid7(), stored_args, stored_kwargs, known, attempt=attempt, max_attempts=most, is_typed=is_typed
+        task,
+        uuid7(),
+        stored_args,
+        stored_kwargs,
+        stored_metadata,
+        attempt=attempt,
+        max_attempts=attempts,
+        is_typed=is_typed,
     )
     row = Task(
         id=claim.task_id,
@@ -90,7 +97,7 @@ def task_context(
         args=stored_args,
         kwargs=stored_kwargs,
         typed_payload=is_typed,
-        metadata=known or None,
+        metadata=stored_metadata or None,
         status=TaskStatus.RUNNING,
         sent_at=timezone.now(),
         started_at=timezone.now(),

@@ -71,7 +71,10 @@ def _lines() -> Iterator[str]:
 def _signature_of(function: Callable[..., Any]) -> str:
     """Return a function's parameters, without the values of defaults: those may print differently in each process."""
     parameters = inspect.signature(function).parameters.values()
-    return ",".join(f"{one.name}:{int(one.kind)}{'=' * (one.default is not one.empty)}" for one in parameters)
+    return ",".join(
+        f"{parameter.name}:{int(parameter.kind)}{'=' * (parameter.default is not parameter.empty)}"
+        for parameter in parameters
+    )
 
 
 def release_unknown(execution: Execution, error: BaseException) -> ExecutionResult | None:
@@ -84,7 +87,7 @@ def release_unknown(execution: Execution, error: BaseException) -> ExecutionResu
         rows = Task.objects.using(execution.database).filter(pk=execution.task_id)
         versions, times = _read(rows.values_list("unknown_to", flat=True).first())
         mine = code_version(execution.options)
-        versions = [*(one for one in versions if one != mine), mine]
+        versions = [*(version for version in versions if version != mine), mine]
         if times >= MAX_RETURNS or not _is_served_by_another(execution, versions):
             return None
     note = dumps({"versions": versions[-MAX_VERSIONS:], "times": times + 1})
@@ -106,5 +109,5 @@ def _read(stored: Any) -> tuple[list[str], int]:
     """Return the versions that have tried a call, and how often it was handed back; nothing if the row is damaged."""
     match stored:
         case {"versions": list() as versions, "times": int() as times}:
-            return [one for one in versions if isinstance(one, str)], max(0, times)
+            return [version for version in versions if isinstance(version, str)], max(0, times)
     return [], 0

@@ -73,8 +73,8 @@ class WorkerConfig:
         alias = horsies_backend(backend)
         for name in (*queues, *exclude_queues):
             if alias.queues and name not in alias.queues:
-                known = ", ".join(sorted(alias.queues))
-                raise ValueError(f"There is no queue {name!r} in TASKS[{backend!r}]; its QUEUES are {known}.")
+                allowed = ", ".join(sorted(alias.queues))
+                raise ValueError(f"There is no queue {name!r} in TASKS[{backend!r}]; its QUEUES are {allowed}.")
         names = tuple(queues or sorted(alias.queues))
         config = cls(backend, names, tuple(exclude_queues), **asdict(alias.config.worker))
         return replace(config, **changes)

@@ -193,7 +193,7 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
         return (
             _package_logger.handlers == [self]
             and not (logger.handlers or self.filters)
-            and all(isinstance(one, OneLine) for one in logger.filters)  # _format_line() applies it, too
+            and all(isinstance(log_filter, OneLine) for log_filter in logger.filters)  # _format_line() applies it, too
             and not (_package_logger.propagate and logging.getLogger().handlers)
             and logging.getLogRecordFactory() is logging.LogRecord
             and logger.callHandlers.__module__ == logging.__name__  # otherwise an error tracker has patched it

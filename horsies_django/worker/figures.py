@@ -146,7 +146,7 @@ def _is_up(child: Child) -> bool:
 
 
 def _sum(first: Activity, second: Activity) -> Activity:
-    return Activity(*(one + other for one, other in zip(first, second, strict=True)))
+    return Activity(*(count + other for count, other in zip(first, second, strict=True)))
 
 
 class HeartbeatFile:

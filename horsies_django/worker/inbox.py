@@ -159,8 +159,8 @@ class Inbox:
             ready = [] if self._items else poll.poll(timeout * 1_000)
         finally:
             self._is_polling = False
-        for found, _ in ready:
-            if found == descriptor:
+        for ready_descriptor, _ in ready:
+            if ready_descriptor == descriptor:
                 source.receive(is_readable=True)
             else:
                 self._wakeup_reader.recv(4096)

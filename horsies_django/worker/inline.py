@@ -56,9 +56,9 @@ class InlineWorker:
         has_released = False
         while True:
             next_up = self._due().exclude(queue_name__in=refused).order_by(*ORDER)
-            found = next_up.values_list("queue_name", "is_async").first()
-            if found is not None:
-                queue_name, is_async = found
+            row = next_up.values_list("queue_name", "is_async").first()
+            if row is not None:
+                queue_name, is_async = row
                 if (result := self._run_next_of(queue_name, self._pools[is_async])) is not None:
                     return result
                 refused.add(queue_name)

@@ -28,10 +28,10 @@ def stack_of(paths: tuple[str, ...], *, is_async: bool) -> Run:
     Raises ImproperlyConfigured for an invalid middleware, and whatever a middleware raises while it is built.
     """
     key = (paths, is_async)
-    if (found := _stacks.get(key)) is None:
+    if (stack := _stacks.get(key)) is None:
         with _lock:
-            found = _stacks[key] = _stacks.get(key) or _build(paths, is_async=is_async)
-    return found
+            stack = _stacks[key] = _stacks.get(key) or _build(paths, is_async=is_async)
+    return stack
 
 
 def build_call(

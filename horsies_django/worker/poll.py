@@ -74,11 +74,11 @@ class PollInterval:
         self._pause = MIN_PAUSE
         self._next = time.monotonic() + MIN_PAUSE
 
-    def record_poll(self, *, found: bool, due_in: float | None, duration: float = 0.0) -> None:
+    def record_poll(self, *, has_tasks: bool, due_in: float | None, duration: float = 0.0) -> None:
         """Record a poll: whether it found work, in how many seconds more is due, and the seconds that it took."""
         now = self._polled_at = time.monotonic()
         self._rest = DURATION_FACTOR * duration
-        self._pause = MIN_PAUSE if found else min(self._pause * 2, self.longest_pause)
+        self._pause = MIN_PAUSE if has_tasks else min(self._pause * 2, self.longest_pause)
         # Runners that were started together must not poll together.
         self._next = now + self._pause * random.uniform(0.8, 1.2)  # noqa: S311  # spreads load, guards nothing
         self._due_at = NEVER if due_in is None else now + due_in
@@ -152,7 +152,7 @@ class Poller:
         if view.is_partial:
             self._continue_round(view)
         due_in = None if is_overdue else view.deferred_in
-        self.interval.record_poll(found=view.has_work, due_in=due_in, duration=duration)
+        self.interval.record_poll(has_tasks=view.has_work, due_in=due_in, duration=duration)
         self.releaser.add(due_limits)
         if view.limits_due_in is not None and view.limits_due_in > 0:
             self.interval.poll_by(time.monotonic() + view.limits_due_in)

@@ -286,15 +286,15 @@ def join_group(context: TaskContext, call: dict[str, Any]) -> str:
     another transaction holds the group.
     """
     execution = context.run
-    found = registry.find_task(execution.claim.task_name)
-    if not isinstance(found, HorsiesTask):
+    task = registry.find_task(execution.claim.task_name)
+    if not isinstance(task, HorsiesTask):
         raise TypeError(
             f"{execution.claim.task_name} is not a task of horsies_django any more, so its call can't be sent."
         )
     own = Task.objects.using(execution.database).values(*_COPIED_COLUMNS).get(pk=execution.task_id)
     try:
         with postgres.waiting_for_locks(connections[execution.database], LOCK_WAIT):
-            builder = CallBuilder.of(found, execution.options)
+            builder = CallBuilder.of(task, execution.options)
             return str(insert_call(execution.options, builder, (), call, own=own).id)
     except Error as error:
         if not is_outage(error):

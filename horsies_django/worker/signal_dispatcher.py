@@ -78,11 +78,13 @@ class SignalDispatcher:
 
     def enqueue_results(self, results: Sequence[ExecutionResult]) -> None:
         """Enqueue the signals of those ``results`` that ended a task, or that failed before another attempt."""
-        if finished := [one for one in results if one.is_final and has_finished_receivers(one.claim)]:
+        if finished := [result for result in results if result.is_final and has_finished_receivers(result.claim)]:
             self.put(partial(self._send_finished, finished))
         # Instead of being retried, such a task has expired if its next attempt would be past ``good_until``.
-        failed = [one for one in results if not one.is_final and one.completion.error is not None]
-        if failed := [one for one in failed if has_retrying_receivers(one.claim) or has_finished_receivers(one.claim)]:
+        failed = [result for result in results if not result.is_final and result.completion.error is not None]
+        if failed := [
+            result for result in failed if has_retrying_receivers(result.claim) or has_finished_receivers(result.claim)
+        ]:
             self.put(partial(self._send_failures, failed))
 
     def put(self, job: Job) -> None:

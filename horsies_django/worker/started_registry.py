@@ -26,10 +26,10 @@ class ExitReason(StrEnum):
 
     DONE = "done"
     SPENT = "spent"  # it reached max_tasks_per_child or max_memory_mb
-    STOP_REQUESTED = "dismissed"  # an operator asked for it
+    STOP_REQUESTED = "stop requested"  # an operator asked for it
     STUCK = "stuck"  # only the end of the process stops one of its executions
     FORBIDDEN = "forbidden"  # its role has lost a privilege that it needs
-    WRONG_DATABASE = "elsewhere"  # its settings name another database than its supervisor's
+    WRONG_DATABASE = "wrong database"  # its settings name another database than its supervisor's
 
 
 class Notice(StrEnum):

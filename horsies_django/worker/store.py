@@ -281,7 +281,7 @@ class WorkerStore:
         blocked, skipped = self._blocked(claims), self._skipped(claims, TaskStatus.RUNNING)
         if not (blocked or skipped):
             return []
-        return [one for one in results if one.claim.workflow_id in blocked or one.claim.task_id in skipped]
+        return [result for result in results if result.claim.workflow_id in blocked or result.claim.task_id in skipped]
 
     def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
@@ -297,11 +297,13 @@ class WorkerStore:
 
     def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
-        ended = [one for one in results if one.is_final]
-        claims = (one.execution.claim for one in ended if one.completion.is_success)
+        ended = [result for result in results if result.is_final]
+        claims = (result.execution.claim for result in ended if result.completion.is_success)
         successes = ((claim.backend, claim.queue_name, claim.retention) for claim in claims)
         if retention.deletes_at_once(successes, self._config.database):
-            silent = [one.claim.task_id for one in ended if not signal_dispatcher.has_finished_receivers(one.claim)]
+            silent = [
+                result.claim.task_id for result in ended if not signal_dispatcher.has_finished_receivers(result.claim)
+            ]
             with self.transaction():
                 prune.delete(prune.past_retention(self.tasks.filter(pk__in=silent)))
 
@@ -374,7 +376,7 @@ class WorkerStore:
                 refusing = set(limited).difference(allowances)
                 for names, share in self.selector.shares(pool.is_async, queues, room):
                     asked = (name for name in names if name in allowances)
-                    caps = {name: cap for name in asked if (cap := allowances[name].most) is not None}
+                    caps = {name: cap for name in asked if (cap := allowances[name].available) is not None}
                     names = [name for name in names if name not in refusing and caps.get(name, 1)]
                     count = min(share, room - len(claims))
                     taken = claim.run((), count, names, caps) if names and count else []
@@ -434,13 +436,13 @@ class WorkerStore:
         held = self.tasks.held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
         return recover_all(held, TimeoutPolicy(self._config.task_timeout, is_stopped))
 
-    def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
+    def hand_back_unknown(self, tasks: Collection[ClaimedTask], *, at_last: bool = False) -> None:
         """Hand back tasks that this worker holds by the table and does not know: the answer to a commit was lost."""
-        mine = {(claim.task_id, claim.claim) for claim in known}
+        mine = {(claim.task_id, claim.claim) for claim in tasks}
         held: Any = self._held.values_list("status", "pk", "claim", "workflow_id")
         lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
         for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
-            if claims := [claim for found, claim in lost if found == status]:
+            if claims := [claim for lost_status, claim in lost if lost_status == status]:
                 self.release(claims, status, at_last=at_last)
 
     def transaction(self) -> transaction.Atomic:

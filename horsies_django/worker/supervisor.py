@@ -168,8 +168,8 @@ class Supervisor:
             loops["reaper"] = Reaper(self._config.options, self._config.backend)
         if self._config.scheduler and self._config.until is Until.STOPPED:
             loops["scheduler"] = self._scheduler = Scheduler(self._config.options, self._config.backend)
-        for given in loops.items():
-            threading.Thread(target=self._run_loop, args=given, name=f"horsies-{given[0]}", daemon=True).start()
+        for entry in loops.items():
+            threading.Thread(target=self._run_loop, args=entry, name=f"horsies-{entry[0]}", daemon=True).start()
         self._store.start()
         self._starts = [_Start(time.monotonic(), self._config.is_quiet)] * self._config.processes
         with own_logging(), LogThread():
@@ -394,7 +394,7 @@ class Supervisor:
             return
         logger.info("worker %s by signal runners=%d", "quiet" if is_quiet else "resumed", len(self._children))
         self._starts = [start._replace(is_quiet=is_quiet) for start in self._starts]
-        self._unanswered = {key: replace(one, is_quiet=is_quiet) for key, one in self._unanswered.items()}
+        self._unanswered = {key: replace(request, is_quiet=is_quiet) for key, request in self._unanswered.items()}
         for child in self._children:
             child.send_quiet(is_quiet=is_quiet)
 

@@ -230,7 +230,7 @@ class Ticker:
             state.listener.record_useful()
             interval.record_claim()
         for pool, started in tick.started:
-            self._rotate(pool, found=bool(started), is_emptied=pool in tick.emptied)
+            self._rotate(pool, has_tasks=bool(started), is_emptied=pool in tick.emptied)
             pool.start_ahead.adapt()
             if pool.is_partial:
                 pool.prefer_deep(started)
@@ -260,10 +260,10 @@ class Ticker:
             pool.set_prefetched(prefetched)
         state.hand_back_at = time.monotonic() + HAND_BACK_INTERVAL if state.has_to_hand_back else 0.0
 
-    def _rotate(self, pool: SlotPool, *, found: bool, is_emptied: bool) -> None:
+    def _rotate(self, pool: SlotPool, *, has_tasks: bool, is_emptied: bool) -> None:
         """Begin the next tick with the pool that found work last; two busy pools take turns."""
         self._pools.remove(pool)
-        self._pools.insert(0 if found and is_emptied else len(self._pools), pool)
+        self._pools.insert(0 if has_tasks and is_emptied else len(self._pools), pool)
 
     def _still_claimed(self, started: list[ClaimedTask], tick: Tick) -> list[ClaimedTask]:
         """Return the claims that may start: after a long pause of the process, those that this worker still holds."""
@@ -285,7 +285,7 @@ class Ticker:
             return
         executions = list(map(self._new_execution, claims))
         pool.submit(executions)
-        self._state.unmarked_nodes += [one for one in executions if one.claim.workflow_id is not None]
+        self._state.unmarked_nodes += [execution for execution in executions if execution.claim.workflow_id is not None]
 
     def _new_execution(self, claim: ClaimedTask) -> Execution:
         state = self._state

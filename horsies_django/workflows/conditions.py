@@ -52,11 +52,15 @@ def register_conditions_of(node: object) -> None:
 
 def condition_at(path: str) -> FunctionType:
     """Return the condition with this dotted path. Raises NotRegistered if there is none."""
-    if (found := _registered.get(path)) is not None:
-        return found
-    found = imported_attribute(path)
-    if isinstance(found, FunctionType) and path == f"{found.__module__}.{found.__qualname__}" and _is_annotated(found):
-        return found
+    if (condition := _registered.get(path)) is not None:
+        return condition
+    condition = imported_attribute(path)
+    if (
+        isinstance(condition, FunctionType)
+        and path == f"{condition.__module__}.{condition.__qualname__}"
+        and _is_annotated(condition)
+    ):
+        return condition
     raise NotRegistered(
         f"{path!r} is not a registered condition; registered is {_REGISTERED}, in a module that "
         "was imported when Django started."
@@ -118,6 +122,6 @@ def _is_annotated(function: FunctionType) -> bool:
         return False
     first = next(iter(inspect.signature(function).parameters), "")
     hints = hints_of(function) or function.__annotations__  # unresolved for names that exist only for type checkers
-    given, gives = hints.get(first), hints.get("return")
-    takes_context = given is WorkflowContext or (isinstance(given, str) and given.split(".")[-1] == "WorkflowContext")
+    hint, gives = hints.get(first), hints.get("return")
+    takes_context = hint is WorkflowContext or (isinstance(hint, str) and hint.split(".")[-1] == "WorkflowContext")
     return takes_context and gives in (bool, "bool")

@@ -124,7 +124,7 @@ def _errors_of_class(cls: type[WorkflowDefinition[Any]]) -> ErrorList:
     key = meta.options.definition_key
     if key is None:
         errors.add(DefinitionErrorCode.NO_DEFINITION_KEY, f"{meta.path} has no definition_key; allowed: a text.")
-    elif others := [one._meta.path for one in definition_registry.with_key(key) if one is not cls]:
+    elif others := [definition._meta.path for definition in definition_registry.with_key(key) if definition is not cls]:
         problem = (
             f"definition_key {key!r} of {meta.path} is also that of {', '.join(others)}; allowed: a key of its own."
         )
@@ -148,8 +148,8 @@ def _build_with_errors(own: Any) -> Iterator[NodeError]:
 
 def _check_output(cls: type[WorkflowDefinition[Any]], workflow: Workflow[Any], errors: ErrorList) -> None:
     declared = produced_types(cls._meta.output_hint)
-    if workflow.output is not None and are_disjoint(found := value_types(workflow.output), declared):
-        names = describe(found), describe(declared)
+    if workflow.output is not None and are_disjoint(types := value_types(workflow.output), declared):
+        names = describe(types), describe(declared)
         problem = "the output gives {}, and the definition declares {}; allowed: the same.".format(*names)
         errors.add(DefinitionErrorCode.OUTPUT_TYPE, problem, workflow.key(workflow.output).node_id)
 

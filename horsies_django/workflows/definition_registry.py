@@ -143,8 +143,8 @@ definition_registry = DefinitionRegistry()
 
 def definition_at(definition_key: str) -> type[Definition]:
     """Return the definition with this key. Raises NotRegistered unless there is exactly one."""
-    found = list(definition_registry.with_key(definition_key))
-    if len(found) != 1:
-        what = " and ".join(one._meta.path for one in found) or "no imported definition"
+    definitions = list(definition_registry.with_key(definition_key))
+    if len(definitions) != 1:
+        what = " and ".join(definition._meta.path for definition in definitions) or "no imported definition"
         raise NotRegistered(f"definition_key {definition_key!r} belongs to {what}; allowed: one definition.")
-    return found[0]
+    return definitions[0]

@@ -45,7 +45,7 @@ def decide(context: TaskContext) -> bool:
     with snooze_on_outage():
         node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
         ids, results = input_resolver.results_of(node, set(node.waits_for))
-    given = WorkflowContext(
+    workflow_context = WorkflowContext(
         workflow_id=node.workflow_id,
         task_index=node.task_index,
         task_name=node.task_name or "",
@@ -55,9 +55,9 @@ def decide(context: TaskContext) -> bool:
     # Look up both before calling one: a worker that does not know one of them has not started the task.
     run_when = None if node.run_when is None else condition_at(node.run_when)
     skip_when = None if node.skip_when is None else condition_at(node.skip_when)
-    if run_when is not None and not run_when(given):
+    if run_when is not None and not run_when(workflow_context):
         return False
-    return skip_when is None or not skip_when(given)
+    return skip_when is None or not skip_when(workflow_context)
 
 
 @task(takes_context=True, retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["WORKER_CRASHED"]))

@@ -64,7 +64,7 @@ class WorkflowSnapshot(NamedTuple):
         result = result_reader.read(text, self.output_index is not None and bool(self.typed_nodes))
         if self.output_index is None and isinstance(by_node := result.ok, dict):
             return result_reader.ok(
-                {name: result_reader.restore(one, name in self.typed_nodes) for name, one in by_node.items()}
+                {name: result_reader.restore(stored, name in self.typed_nodes) for name, stored in by_node.items()}
             )
         return result
 
@@ -331,23 +331,23 @@ class WorkflowHandle(Generic[T]):
         rows = nodes.values_list("node_id", Cast("result", TextField()), "backend", "typed_payload")
         return {node_id: _read(text, reads_typed(backend, typed)) for node_id, text, backend, typed in rows}
 
-    def _select(self, found: dict[str, V], nodes: Iterable[NodeRef[Any]] | None) -> dict[str, V]:
+    def _select(self, results: dict[str, V], nodes: Iterable[NodeRef[Any]] | None) -> dict[str, V]:
         """Return the entries of these nodes, in their order, without those of nodes that have none."""
         if nodes is None:
-            return found
+            return results
         ids = [self._id_of(node) for node in nodes]
-        if missing := [node_id for node_id in ids if node_id not in found]:
-            known = self.tasks()
+        if missing := [node_id for node_id in ids if node_id not in results]:
+            tasks = self.tasks()
             for node_id in missing:
-                if node_id not in known:
+                if node_id not in tasks:
                     raise self._no_such_node(node_id)
-        return {node_id: found[node_id] for node_id in ids if node_id in found}
+        return {node_id: results[node_id] for node_id in ids if node_id in results}
 
     def _no_such_node(self, node_id: str) -> KeyError:
-        known = list(self.tasks())
-        if not known and not self._rows().exists():
+        node_ids = list(self.tasks())
+        if not node_ids and not self._rows().exists():
             return KeyError(f"There is no workflow {self.id}.")
-        allowed = ", ".join(map(repr, known[:_MAX_NAMED])) + (", …" if known[_MAX_NAMED:] else "")
+        allowed = ", ".join(map(repr, node_ids[:_MAX_NAMED])) + (", …" if node_ids[_MAX_NAMED:] else "")
         return KeyError(f"There is no node {node_id!r} in workflow {self.id}; there are: {allowed or 'none'}.")
 
     def _id_of(self, node: NodeRef[Any]) -> str:

@@ -48,12 +48,12 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
     wanted = {_META, _CONTEXT} & parameters
     indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _indexes(source)}
     ids, results = results_of(node, indexes | set(node.ctx_from or ()))
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, source in node.args_from.items():
-        _fill(given, name, source, results)
+        _fill(arguments, name, source, results)
     values = {index: result.ok for index, result in results.items() if result.is_ok()}
     for name, source in node.values_from.items():
-        _fill(given, name, source, values)
+        _fill(arguments, name, source, values)
     about: dict[str, Any] = {
         "workflow_id": node.workflow.pk,
         "task_index": node.task_index,
@@ -61,12 +61,12 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
         "node_id": node.node_id,
     }
     if _META in wanted:
-        given[_META] = WorkflowMeta(**about)
+        arguments[_META] = WorkflowMeta(**about)
     if _CONTEXT in wanted:
         listed = {ids[index]: results[index] for index in node.ctx_from or () if index in results}
         summaries = _summaries(node) if listed else {}
-        given[_CONTEXT] = WorkflowContext(**about, results=listed, summaries=summaries)
-    return given
+        arguments[_CONTEXT] = WorkflowContext(**about, results=listed, summaries=summaries)
+    return arguments
 
 
 def results_of(node: WorkflowTask, indexes: Set[int]) -> tuple[dict[int, str], dict[int, result_reader.Result]]:
@@ -102,12 +102,12 @@ def _indexes(source: int | list[int]) -> list[int]:
     return source if isinstance(source, list) else [source]
 
 
-def _fill(given: dict[str, Any], name: str, source: int | list[int], known: Mapping[int, Any]) -> None:
+def _fill(arguments: dict[str, Any], name: str, source: int | list[int], values: Mapping[int, Any]) -> None:
     """Fill a parameter from the known values; leave it out if there is none."""
     if isinstance(source, list):
-        given[name] = [known[index] for index in source if index in known]
-    elif source in known:
-        given[name] = known[source]
+        arguments[name] = [values[index] for index in source if index in values]
+    elif source in values:
+        arguments[name] = values[source]
 
 
 def _read(text: str, typed: bool) -> result_reader.Result:

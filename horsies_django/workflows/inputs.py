@@ -95,7 +95,7 @@ def _source_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]
     takers = accepted_by_parameter(target.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
         for param, source in sources.items():
-            if outsiders := [one for one in nodes_in(source) if one not in waits_for]:
+            if outsiders := [node for node in nodes_in(source) if node not in waits_for]:
                 problem = (
                     f"{name}[{param!r}] is {outsiders[0]!r}, which it does not wait for; allowed: nodes of waits_for."
                 )
@@ -131,11 +131,11 @@ def _type_errors(name: str, param: str, source: Source, taker: Accepted) -> Iter
             problem = f"{param!r} takes {describe(taker.types)}, and args_from gives a TaskResult; allowed: "
             yield DefinitionErrorCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
         return
-    found = frozenset({list}) if isinstance(source, tuple) else value_types(source)
-    if are_disjoint(found, taker.types):
+    types = frozenset({list}) if isinstance(source, tuple) else value_types(source)
+    if are_disjoint(types, taker.types):
         what = "a list of nodes" if isinstance(source, tuple) else repr(source)
-        expected, given = describe(taker.types), describe(found)
-        problem = f"{param!r} takes {expected}, and {what} gives {given}; allowed: the same."
+        expected, actual = describe(taker.types), describe(types)
+        problem = f"{param!r} takes {expected}, and {what} gives {actual}; allowed: the same."
         yield DefinitionErrorCode.SOURCE_TYPE, problem
 
 
@@ -154,12 +154,12 @@ def _context_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any
 def _argument_errors(node: CallNode[Any], target: Target, later: Set[str]) -> Iterator[NodeError]:
     """Yield the errors of the arguments, one by one."""
     parameters = target.parameters
-    given = node.kwargs.keys() | later
+    arguments = node.kwargs.keys() | later
     names = ", ".join(sorted(parameters.by_name)) or "none"
-    for name in sorted(given - parameters.by_name) if not parameters.accepts_any else ():
+    for name in sorted(arguments - parameters.by_name) if not parameters.accepts_any else ():
         yield DefinitionErrorCode.UNKNOWN_PARAMETER, f"{target.path} has no parameter {name!r}; allowed: {names}."
     # With positional arguments it is unknown which parameters they were meant for.
-    for name in sorted(parameters.required - given) if not node.args else ():
+    for name in sorted(parameters.required - arguments) if not node.args else ():
         hint = "; workflow_ctx_from fills it" if name == CTX_PARAM else ""
         yield (
             DefinitionErrorCode.MISSING_PARAMETER,
@@ -260,23 +260,23 @@ def describe(kinds: TypeSet) -> str:
 
 def accepts_result(hint: Any) -> bool:
     """Whether a parameter with this hint accepts a TaskResult."""
-    return (found := accepted_types(hint)) is None or TaskResult in found
+    return (types := accepted_types(hint)) is None or TaskResult in types
 
 
-def _types(hint: Any, known: Mapping[Any, frozenset[type]]) -> TypeSet:
+def _types(hint: Any, bindings: Mapping[Any, frozenset[type]]) -> TypeSet:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        found = [_types(one, known) for one in inner]
-        return None if None in found else frozenset[type]().union(*(kinds for kinds in found if kinds))
+        type_sets = [_types(argument, bindings) for argument in inner]
+        return None if None in type_sets else frozenset[type]().union(*(kinds for kinds in type_sets if kinds))
     if origin is Literal:
         return frozenset(map(type, inner))
     if origin is Annotated:
-        return _types(inner[0], known)
+        return _types(inner[0], bindings)
     if isinstance(hint, NewType):
-        return _types(hint.__supertype__, known)
+        return _types(hint.__supertype__, bindings)
     if typing.is_typeddict(hint):
-        return known[dict]
+        return bindings[dict]
     try:
-        return known.get(origin or hint)
+        return bindings.get(origin or hint)
     except TypeError:  # an unhashable hint
         return None

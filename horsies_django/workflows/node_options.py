@@ -139,8 +139,8 @@ class NodeOptionsResolver:
 
     def _step_queue(self) -> str:
         """Return the queue of nodes without a task of their own: ``default``, or another one that workers serve."""
-        known = self._known_queues()
-        return DEFAULT_TASK_QUEUE_NAME if not known or DEFAULT_TASK_QUEUE_NAME in known else min(known)
+        queues = self._known_queues()
+        return DEFAULT_TASK_QUEUE_NAME if not queues or DEFAULT_TASK_QUEUE_NAME in queues else min(queues)
 
     def _known_queues(self) -> Collection[str]:
         """Return the names in QUEUES of the workflow's backend; none if any name is allowed."""
@@ -171,11 +171,11 @@ class NodeOptionsResolver:
             yield "good_until", f"good_until is {shown(good_until)}; allowed: {DATES_ALLOWED}."
 
     def _problem_of_queue(self, name: object) -> str | None:
-        known = self._known_queues()
+        queues = self._known_queues()
         if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH):
             return f"queue_name is {shown(name)}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
-        if known and name not in known:
-            return f"queue_name is {name!r}; allowed: {', '.join(sorted(known))}."
+        if queues and name not in queues:
+            return f"queue_name is {name!r}; allowed: {', '.join(sorted(queues))}."
         return None
 
 

@@ -51,11 +51,11 @@ def _of_builder(builder: Builder) -> Iterator[DefinitionError]:
 
 
 def _of_calls(function: Callable[..., Any], name: str, cases: Any) -> Iterator[DefinitionError]:
-    found: dict[DefinitionError, None] = {}  # an error of several cases is yielded once
+    errors: dict[DefinitionError, None] = {}  # an error of several cases is yielded once
     for number, case in enumerate(cases):
         for each in _of_case(function, name, f"case {number}, {shown(case)}", case):
-            found[each] = None
-    yield from found
+            errors[each] = None
+    yield from errors
 
 
 def _of_case(function: Callable[..., Any], name: str, where: str, case: Any) -> Iterator[DefinitionError]:
@@ -92,11 +92,11 @@ def _needs_arguments(function: Callable[..., Any]) -> bool:
 
 def _undecorated_builders() -> Iterator[DefinitionError]:
     """Yield an error for each public function that is annotated to return a Workflow and has no decorator."""
-    known = {builder.func for builder in definition_registry.builders.values()}
+    functions = {builder.func for builder in definition_registry.builders.values()}
     for module in _modules():
         for name, function in list(vars(module).items()):
             is_own = isinstance(function, FunctionType) and function.__module__ == module.__name__
-            if is_own and not name.startswith("_") and function not in known and _returns_workflow(function):
+            if is_own and not name.startswith("_") and function not in functions and _returns_workflow(function):
                 problem = f"{module.__name__}.{name} returns a Workflow; allowed: with @workflow_builder."
                 yield DefinitionError(DefinitionErrorCode.UNDECORATED_BUILDER, name, None, problem)
 

@@ -44,12 +44,12 @@ class Topology:
         return self.index_by_id.get(node_id) if isinstance(node_id, str) else None
 
 
-def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
+def build_topology(slug: str, structure: Any, errors: ErrorList) -> Topology:
     """Return the topology of what a workflow was given as its nodes."""
     index: dict[Node[Any], int] = {}
     names: dict[Node[Any], str] = {}
     orders: list[Dependency] = []
-    for name, part in _parts(given, errors):
+    for name, part in _parts(structure, errors):
         if name is not None and isinstance(part, Node):
             if part in names:
                 problem = f"it is {names[part]!r} and {name!r}; allowed: one name."
@@ -71,15 +71,15 @@ def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
     return Topology(nodes, ids, index, waits_for, tuple(map(tuple, dependents)), by_id)
 
 
-def _parts(given: Any, errors: ErrorList) -> Iterator[tuple[str | None, FlowPart]]:
-    if isinstance(given, FlowPart):
-        given = (given,)
-    if isinstance(given, str) or not isinstance(given, Iterable):
+def _parts(structure: Any, errors: ErrorList) -> Iterator[tuple[str | None, FlowPart]]:
+    if isinstance(structure, FlowPart):
+        structure = (structure,)
+    if isinstance(structure, str) or not isinstance(structure, Iterable):
         errors.add(
-            DefinitionErrorCode.NO_NODES, f"nodes is {shown(given)}; allowed: nodes and flows, in a list or dict."
+            DefinitionErrorCode.NO_NODES, f"nodes is {shown(structure)}; allowed: nodes and flows, in a list or dict."
         )
         return
-    for name, part in given.items() if isinstance(given, Mapping) else ((None, part) for part in given):
+    for name, part in structure.items() if isinstance(structure, Mapping) else ((None, part) for part in structure):
         if isinstance(part, FlowPart):
             yield name, part
         else:
@@ -111,9 +111,9 @@ def _name_duplicates(ids: Iterable[str], errors: ErrorList) -> None:
     places: dict[str, list[int]] = {}
     for index, node_id in enumerate(ids):
         places.setdefault(node_id, []).append(index)
-    for node_id, found in places.items():
-        if len(found) > 1:
-            problem = f"{len(found)} nodes have this id, at {', '.join(map(str, found))}; allowed: one."
+    for node_id, positions in places.items():
+        if len(positions) > 1:
+            problem = f"{len(positions)} nodes have this id, at {', '.join(map(str, positions))}; allowed: one."
             errors.add(DefinitionErrorCode.DUPLICATE_NODE_ID, problem, node_id)
 
 

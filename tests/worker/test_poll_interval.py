@@ -20,7 +20,7 @@ def polled_interval(*, is_notified: bool) -> PollInterval:
     """Return the interval of a runner that has just polled and found work."""
     interval = PollInterval(longest=1.0, processes=2)
     interval.set_notified(is_notified)
-    interval.record_poll(found=True, due_in=None)
+    interval.record_poll(has_tasks=True, due_in=None)
     return interval
 
 
@@ -73,10 +73,10 @@ def test_a_busy_runner_rests_after_a_poll_that_took_long_whatever_is_requested()
     interval.set_notified(False)
     interval.poll_by(0.0)
 
-    interval.record_poll(found=True, due_in=0.0, duration=1_000.0)
+    interval.record_poll(has_tasks=True, due_in=0.0, duration=1_000.0)
     assert not interval.is_due_while_busy(is_requested=True)
 
-    interval.record_poll(found=True, due_in=0.0, duration=0.0)
+    interval.record_poll(has_tasks=True, due_in=0.0, duration=0.0)
     until = time.monotonic() + MIN_PAUSE
     while time.monotonic() < until:
         pass
@@ -89,7 +89,7 @@ def test_a_poll_that_is_requested_waits_while_all_slots_of_a_backlog_are_taken_a
     coroutines = SlotPool(True, 1, 0, InlineExecutor(print), StartAheadTuner(1, 0))
     state = RunnerState(config, "w", Inbox(), [functions, coroutines])
     poller = Poller(state)
-    poller.interval.record_poll(found=False, due_in=None, duration=1_000.0)
+    poller.interval.record_poll(has_tasks=False, due_in=None, duration=1_000.0)
     state.is_poll_requested = True
 
     functions.mark_ready("default")

@@ -278,7 +278,7 @@ def test_workflows_with_running_subworkflows_do_not_use_up_the_repair_limit(drai
     stuck = chain().start()
     end_without_notifying("first", status="COMPLETED", result={"ok": 5})
 
-    reports = repair("default", most=1)
+    reports = repair("default", limit=1)
 
     assert {str(one.status()) for one in running} == {"RUNNING"}
     assert [(report.root_id, report.ended_nodes) for report in reports] == [(stuck.id, 1)]

@@ -183,10 +183,10 @@ def _to_minute(moment: datetime) -> str:
 
 
 def _last(group: Any, links: Links) -> LastFailure | None:
-    found = last_failure(group)
-    if found is None:
+    failure = last_failure(group)
+    if failure is None:
         return None
-    attempt, task = found
+    attempt, task = failure
     message = attempt.error_message
     return LastFailure(
         links.to(Task, task.pk, task.task_name),

@@ -144,7 +144,7 @@ def _names(counts: Counter[str], parameter: str, period: Period, urls: ErrorUrls
 
 def options(counts: Counter[str], chosen: str) -> Sequence[tuple[str, int | None, bool]]:
     """Return the choices of a filter: the names, the largest first, their numbers, and which one is chosen."""
-    known: list[tuple[str, Any]] = list(counts.most_common())
+    entries: list[tuple[str, Any]] = list(counts.most_common())
     if chosen and chosen not in counts:
-        known.append((chosen, None))
-    return [(name, count, name == chosen) for name, count in known]
+        entries.append((chosen, None))
+    return [(name, count, name == chosen) for name, count in entries]

@@ -17,7 +17,7 @@ SHORT: Final = 9
 def cell(main: SafeString | str, *others: SafeString | str) -> SafeString:
     """Return a cell with a main line and further ones, without the empty ones."""
     first = format_html('<span class="horsies-main">{}</span>', main) if main else ""
-    rest = format_html_join("", '<span class="horsies-second">{}</span>', ((one,) for one in others if one))
+    rest = format_html_join("", '<span class="horsies-second">{}</span>', ((other,) for other in others if other))
     return format_html("{}{}", first, rest)
 
 

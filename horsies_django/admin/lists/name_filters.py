@@ -38,12 +38,12 @@ MAX_NAMES: Final = 500
 
 def names_for(request: HttpRequest) -> KnownNames:
     """Return the names of the roll-ups, read once in each request."""
-    known = getattr(request, "_horsies_names", None)
-    if not isinstance(known, KnownNames):
+    names = getattr(request, "_horsies_names", None)
+    if not isinstance(names, KnownNames):
         database = queue_database()
-        known = known_names(database) if database else KnownNames()
-        request._horsies_names = known  # type: ignore[attr-defined]  # kept for the other filters
-    return known
+        names = known_names(database) if database else KnownNames()
+        request._horsies_names = names  # type: ignore[attr-defined]  # kept for the other filters
+    return names
 
 
 class NameFilter(FoldedFilter, ABC):

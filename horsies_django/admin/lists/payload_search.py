@@ -61,8 +61,8 @@ class PathTerm:
         if isinstance(payload.mask, HideAll):  # the names may be sensitive too
             self.has_hidden = True
             return False
-        found = [self._is_wanted(value) for value in self._values(payload)]
-        return any(found)
+        hits = [self._is_wanted(value) for value in self._values(payload)]
+        return any(hits)
 
     def _values(self, payload: Payload) -> Iterator[Any]:
         mask, first, rest = payload.mask, self.path[0], self.path[1:]
@@ -134,21 +134,21 @@ class PayloadFilter:
         columns = ("pk", "task_name", *(PARTS[part] for part in self._parts))
         rows = with_short_arguments(tasks, MAX_SEARCHED_BYTES, self._parts).values_list(*columns)
         masks: dict[str, Mask] = {}
-        found, size = list[Key](), 0
+        keys, size = list[Key](), 0
         for key, name, *texts in rows.iterator(chunk_size=20 * PAGE):
             if name not in masks:
                 masks[name] = mask_of(name)
             size += sum(len(text or "") for text in texts)
             values = dict(zip(self._parts, map(decode, texts), strict=True))
             if matches_all(self._terms, [Payload(masks[name], **values)]):
-                found.append(key)
-        return found, size
+                keys.append(key)
+        return keys, size
 
 
 def matches_all(terms: Sequence[PathTerm], payloads: Sequence[Payload]) -> bool:
     """Return whether each term matches some payload. Compares all with all, so that the time reveals nothing."""
-    found = [[term.matches(payload) for payload in payloads] for term in terms]
-    return all(map(any, found))
+    hits = [[term.matches(payload) for payload in payloads] for term in terms]
+    return all(map(any, hits))
 
 
 def _is_index(text: str) -> bool:

@@ -103,8 +103,8 @@ class ScheduleAdmin(SchedulePage):
         if has_nul(request):
             return queryset.none(), False
         names = ("name", "task_name", "workflow_name")
-        found = (Q(**{f"{name}__icontains": search_term}) for name in names)
-        return queryset.filter(next(found) | next(found) | next(found)), False
+        filters = (Q(**{f"{name}__icontains": search_term}) for name in names)
+        return queryset.filter(next(filters) | next(filters) | next(filters)), False
 
     # Form.
 

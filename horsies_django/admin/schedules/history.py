@@ -59,18 +59,23 @@ def history_of(key: int, database: str | None, links: Links) -> History:
         everything.append(links.to_list(Task, _("All tasks of this schedule"), schedule_id=str(key), kind="all"))
     if links.can_view(Workflow):
         workflows = Workflow.objects.using(database).only(*_OF_WORKFLOW).annotate(error_code=KT("error__error_code"))
-        found = [_run(links, one, one.name, one.completed_at or one.cancelled_at) for one in _newest(workflows, key)]
-        runs += found
+        workflow_runs = [
+            _run(links, workflow, workflow.name, workflow.completed_at or workflow.cancelled_at)
+            for workflow in _newest(workflows, key)
+        ]
+        runs += workflow_runs
         everything += (
-            [links.to_list(Workflow, _("All workflows of this schedule"), schedule_id=str(key))] if found else []
+            [links.to_list(Workflow, _("All workflows of this schedule"), schedule_id=str(key))]
+            if workflow_runs
+            else []
         )
     runs.sort(key=attrgetter("sent_at"), reverse=True)
     return History(runs[:MAX_RUNS], everything, is_hidden=not (links.can_view(Task) and links.can_view(Workflow)))
 
 
 def _newest(rows: QuerySet[Any], key: int) -> QuerySet[Any]:
-    found: QuerySet[Any] = rows.filter(schedule_id=key).annotate(read_at=Now())
-    return found.order_by("-schedule_id", "-pk")[:MAX_RUNS]
+    runs: QuerySet[Any] = rows.filter(schedule_id=key).annotate(read_at=Now())
+    return runs.order_by("-schedule_id", "-pk")[:MAX_RUNS]
 
 
 def _run(links: Links, row: Any, name: str, ended: datetime | None) -> ScheduleRun:

@@ -55,10 +55,10 @@ def _describe_every(text: str) -> str:
         seconds = float(text)
     except ValueError:
         return ""
-    for unit, one, more in _UNITS:
+    for unit, singular, more in _UNITS:
         number = seconds / unit
         if number >= 1 and number.is_integer():
-            return str(one) if number == 1 else str(more) % int(number)
+            return str(singular) if number == 1 else str(more) % int(number)
     return gettext("every %s seconds") % format_number(seconds)
 
 

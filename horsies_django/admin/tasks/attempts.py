@@ -79,11 +79,11 @@ def latest_attempts(task: Task) -> list[TaskAttempt]:
     """Return the latest attempts of a task, oldest first. The result is cached on the instance."""
     if not task.attempt:
         return []
-    found: list[TaskAttempt] | None = task.__dict__.get("_latest_attempts")
-    if found is None:
+    attempts: list[TaskAttempt] | None = task.__dict__.get("_latest_attempts")
+    if attempts is None:
         rows = TaskAttempt.objects.using(task._state.db).filter(task=task.pk).order_by("-attempt")
-        found = task.__dict__["_latest_attempts"] = list(rows[:MAX_ATTEMPTS])[::-1]
-    return found
+        attempts = task.__dict__["_latest_attempts"] = list(rows[:MAX_ATTEMPTS])[::-1]
+    return attempts
 
 
 def error_of(task: Task) -> ErrorText | None:

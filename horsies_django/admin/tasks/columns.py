@@ -87,8 +87,8 @@ def complete_held_rows(rows: Sequence[Any], links: Links) -> None:
     keys = {row.claimed_by_worker_id for row in rows} - {None}
     workers: dict[str, Any] = {}
     if keys and links.can_view(Worker):
-        found = with_times(Worker.objects.using(database).filter(pk__in=keys))
-        workers = {worker.pk: worker_status(worker, HeldTasks()) for worker in found}
+        worker_rows = with_times(Worker.objects.using(database).filter(pk__in=keys))
+        workers = {worker.pk: worker_status(worker, HeldTasks()) for worker in worker_rows}
     for row in rows:
         row.usual, row.worker = usual.get(row.task_name), workers.get(row.claimed_by_worker_id)
 
@@ -182,14 +182,14 @@ def _last_errors(tasks: Iterable[Task], database: str) -> dict[UUID, LastError]:
     cancellation, has only a code.
     """
     with_error = [task for task in tasks if task.error_code]
-    found = {task.pk: LastError(task.error_code or "") for task in with_error}
+    errors = {task.pk: LastError(task.error_code or "") for task in with_error}
     if attempts := [Q(task=task.pk, attempt=task.attempt) for task in with_error if task.attempt]:
         rows: Any = TaskAttempt.objects.using(database).filter(reduce(or_, attempts)).exclude(error_code="")
         columns = rows.values_list("task_id", "error_code", "exception_class", Left("error_message", MAX_MESSAGE))
         codes = {task.pk: task.error_code for task in with_error}
         # The task may have failed again since, or been cancelled.
-        found |= {key: LastError(code, *texts) for key, code, *texts in columns if code == codes[key]}
-    return found
+        errors |= {key: LastError(code, *texts) for key, code, *texts in columns if code == codes[key]}
+    return errors
 
 
 def _error(error: LastError) -> SafeString:

@@ -105,8 +105,8 @@ class RunAgainForm(forms.Form):
             self.initial[name] = InvalidJSONInput(text)  # shown as it is, in its own indentation
         names = task_backends[task.backend].queues
         if names:
-            known = sorted({task.queue_name, *names})
-            self.fields["queue_name"].widget = forms.Select(choices=[(name, name) for name in known])
+            queue_names = sorted({task.queue_name, *names})
+            self.fields["queue_name"].widget = forms.Select(choices=[(name, name) for name in queue_names])
 
     @property
     def rows(self) -> Iterator[list[forms.BoundField]]:
@@ -125,10 +125,10 @@ class RunAgainForm(forms.Form):
     def clean_queue_name(self) -> str:
         """Raise ValidationError for a queue that the task's backend does not have."""
         name: str = self.cleaned_data["queue_name"]
-        known = task_backends[self._task.backend].queues
-        if known and name not in known:
+        queue_names = task_backends[self._task.backend].queues
+        if queue_names and name not in queue_names:
             message = _("The backend has no queue %(name)s; allowed: %(known)s.")
-            raise forms.ValidationError(message, params={"name": name, "known": ", ".join(sorted(known))})
+            raise forms.ValidationError(message, params={"name": name, "known": ", ".join(sorted(queue_names))})
         return name
 
     def clean_args(self) -> list[Any]:

@@ -48,10 +48,10 @@ class MoveForm(forms.Form):
 
     def show_current(self, tasks: QuerySet[Any]) -> None:
         """Start with the task's current values if there is exactly one task."""
-        found = list(tasks.order_by().values("queue_name", "priority")[:2])
-        if len(found) != 1:
+        current = list(tasks.order_by().values("queue_name", "priority")[:2])
+        if len(current) != 1:
             return
-        self.initial = found[0]
+        self.initial = current[0]
         if self._queues is not None:
             names = sorted({self.initial["queue_name"], *self._queues})  # its queue may be unconfigured
             self._set_choices([(name, name) for name in names])
@@ -60,9 +60,9 @@ class MoveForm(forms.Form):
         """Raise ValidationError for a queue that no backend has."""
         name: str = self.cleaned_data["queue_name"]
         if name and self._queues is not None and name not in self._queues and "queue_name" in self.changed_data:
-            known = ", ".join(self._queues)
+            allowed = ", ".join(self._queues)
             raise forms.ValidationError(
-                _("No backend has the queue %(name)s; allowed: %(known)s."), params={"name": name, "known": known}
+                _("No backend has the queue %(name)s; allowed: %(known)s."), params={"name": name, "known": allowed}
             )
         return name or None
 

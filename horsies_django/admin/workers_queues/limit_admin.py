@@ -145,9 +145,9 @@ class LimitAdmin(ReadOnlyAdmin):
     def holding_tasks(self, limit: Any) -> SafeString | str:
         """The tasks that hold a place: name, state, and since when they are in it."""
         rows = _tasks(limit).released().filter(limit_key=limit.pk).annotate(seen_at=Now())
-        found = rows.order_by("pk").only(*_HOLDER_COLUMNS)[:MAX_LISTED]
+        holders = rows.order_by("pk").only(*_HOLDER_COLUMNS)[:MAX_LISTED]
         context = {
-            "holders": [_holder(task, limit.page_links) for task in found],
+            "holders": [_holder(task, limit.page_links) for task in holders],
             "left": format_number(max(0, limit.held_count - MAX_LISTED)),
             "is_more": limit.held_count > MAX_LISTED,
         }

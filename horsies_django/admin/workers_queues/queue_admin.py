@@ -270,7 +270,7 @@ class QueueAdmin(LiveAdmin):
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Make rows for the selected queues that have none, then act."""
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        is_allowed = any(known.name == request.POST.get("action") for known in self.allowed_actions(request))
+        is_allowed = any(allowed.name == request.POST.get("action") for allowed in self.allowed_actions(request))
         if is_allowed and any(key.startswith("~") for key in keys):
             posted = request.POST.copy()
             posted.setlist(ACTION_CHECKBOX_NAME, [self._row_of(key) for key in keys])
@@ -290,7 +290,11 @@ class QueueAdmin(LiveAdmin):
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Make the row if there is none, then act."""
         key, may_view = unquote(object_id), self.has_view_permission(request)
-        if may_view and key.startswith("~") and any(known.name == action for known in self.allowed_actions(request)):
+        if (
+            may_view
+            and key.startswith("~")
+            and any(allowed.name == action for allowed in self.allowed_actions(request))
+        ):
             if request.method != "POST":
                 return HttpResponseRedirect(self._page_of(key))
             object_id = self._row_of(key)

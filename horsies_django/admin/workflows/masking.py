@@ -14,9 +14,9 @@ MAX_SUBWORKFLOWS: Final = 200
 
 def mask_of_workflow(workflow: Workflow) -> Mask:
     """Return a mask that hides what any task in the workflow's tree hides. Cached on the instance."""
-    if not isinstance(found := workflow.__dict__.get("_mask"), Mask):
-        found = workflow.__dict__["_mask"] = AnyMask([mask_of(name) for name in _task_names(workflow)])
-    return found
+    if not isinstance(mask := workflow.__dict__.get("_mask"), Mask):
+        mask = workflow.__dict__["_mask"] = AnyMask([mask_of(name) for name in _task_names(workflow)])
+    return mask
 
 
 def mask_of_node(node: WorkflowTask) -> Mask:

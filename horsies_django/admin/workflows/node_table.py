@@ -103,9 +103,11 @@ def page_rows(
     # Only the keys are sorted: to sort all columns, PostgreSQL would read the whole table.
     places = ranked.order_by("urgency", "task_index").values_list("pk", "urgency", "task_index")[: PAGE_SIZE + 1]
     keys = list(places)
-    found = {row["pk"]: row for row in node_rows(workflow).filter(pk__in=[key for key, *_ in keys]).values(*_COLUMNS)}
+    rows_by_key = {
+        row["pk"]: row for row in node_rows(workflow).filter(pk__in=[key for key, *_ in keys]).values(*_COLUMNS)
+    }
     after = "{}.{}".format(*keys[PAGE_SIZE - 1][1:]) if len(keys) > PAGE_SIZE else None
-    return [found[key] for key, *_ in keys[:PAGE_SIZE] if key in found], after
+    return [rows_by_key[key] for key, *_ in keys[:PAGE_SIZE] if key in rows_by_key], after
 
 
 def find_row(node: WorkflowTask) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class InputFilter:
                 masks[name] = mask_of(name)
             size += len(text)
             payloads[key].append(Payload(masks[name], kwargs=decode(text)))
-        return [key for key, found in payloads.items() if matches_all(self._terms, found)], size
+        return [key for key, payload in payloads.items() if matches_all(self._terms, payload)], size
 
 
 class WorkflowStatusFilter(ChoiceFilter):

@@ -58,7 +58,7 @@ class EventForm(forms.Form):
         """Accept payloads that every horsies backend can store."""
         payload = self.cleaned_data["payload"]
         backends = (task_backends[alias] for alias in task_backends)
-        limits = [one.config.max_payload_bytes for one in backends if isinstance(one, HorsiesBackend)]
+        limits = [backend.config.max_payload_bytes for backend in backends if isinstance(backend, HorsiesBackend)]
         try:
             encoded = encode(payload, typed=False, where="the payload")
             check_size(dumps(encoded), min(filter(None, limits), default=None), "the payload")

@@ -150,7 +150,7 @@ class WorkerCollector(Collector):
         """Yield each metric."""
         figures = self._figures.read()
         yield GaugeMetricFamily(
-            "horsies_runners", "Runners that take tasks.", sum(one.is_up for one in figures.runners)
+            "horsies_runners", "Runners that take tasks.", sum(runner.is_up for runner in figures.runners)
         )
         yield GaugeMetricFamily("horsies_runners_configured", "Runners that this worker keeps up.", figures.configured)
         yield CounterMetricFamily(

@@ -78,15 +78,15 @@ def _flag(flag: str, value: Any) -> tuple[str, Any]:
     return flag_or_variable(COMMAND, flag, value, str)
 
 
-def _age(where: str, given: str | float | timedelta | None) -> timedelta | None:
-    return None if given is None else parse_duration_flag(where, given)
+def _age(where: str, value: str | float | timedelta | None) -> timedelta | None:
+    return None if value is None else parse_duration_flag(where, value)
 
 
-def _states(where: str, given: str | Iterable[str] | None) -> frozenset[TaskStatus]:
-    if given is None:
+def _states(where: str, value: str | Iterable[str] | None) -> frozenset[TaskStatus]:
+    if value is None:
         return TASK_TERMINAL_STATES
-    names = [name.strip().lower() for name in (given.split(",") if isinstance(given, str) else given)]
+    names = [name.strip().lower() for name in (value.split(",") if isinstance(value, str) else value)]
     # An empty list must not mean all states.
     if not names or any(name not in _STATES for name in names):
-        raise ValueError(f"{where}: {given!r} is not allowed; allowed: {', '.join(_STATES)}.")
+        raise ValueError(f"{where}: {value!r} is not allowed; allowed: {', '.join(_STATES)}.")
     return frozenset(TaskStatus(name.upper()) for name in names)

@@ -161,8 +161,8 @@ class Command(QueueCommand):
     def _list(self, backend: ConfiguredBackend, *, is_json: bool) -> None:
         queues = collect(backend.config).queues
         if is_json:
-            found = [queue.status.as_json() | queue.depth.as_json() for queue in queues]
-            self.stdout.write(json.dumps({"queues": found}, indent=2))
+            entries = [queue.status.as_json() | queue.depth.as_json() for queue in queues]
+            self.stdout.write(json.dumps({"queues": entries}, indent=2))
             return
         columns = ("queue", "due", "latency", "blocked", "oldest blocked", "")
         for line in table(columns, [_row(queue) for queue in queues], 1):
@@ -193,12 +193,12 @@ def _queue_change(action: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQu
 
 def _rules(options: dict[str, Any]) -> dict[str, Any]:
     """Return the values to set. Raises ValueError naming the flag, its value and what is allowed."""
-    given = {name: options[name] for name in _FLAGS if options[name] is not None}
-    if not given:
+    texts = {name: options[name] for name in _FLAGS if options[name] is not None}
+    if not texts:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in _FLAGS)
         raise ValueError(f"There is nothing to set; allowed: {flags}.")
     try:
-        return parse_policy({name: _read(name, text) for name, text in given.items()})
+        return parse_policy({name: _read(name, text) for name, text in texts.items()})
     except ValueError as error:
         raise ValueError(str(error).replace("or None (as", f"or {INHERIT!r} (as")) from None
 
@@ -216,8 +216,8 @@ def _read(name: str, text: Any) -> object:
 def _names(names: Sequence[str], backend: ConfiguredBackend, *, may_be_gone: bool) -> list[str]:
     for name in names:
         if not may_be_gone and backend.queues and name not in backend.queues:
-            known = ", ".join(sorted(backend.queues))
-            raise ValueError(f"There is no queue {name!r} in TASKS[{backend.alias!r}]; its QUEUES are {known}.")
+            allowed = ", ".join(sorted(backend.queues))
+            raise ValueError(f"There is no queue {name!r} in TASKS[{backend.alias!r}]; its QUEUES are {allowed}.")
         if not 0 < len(name) <= 100 or "\0" in name:
             raise ValueError(f"{name!r} is no name of a queue; allowed: 1 to 100 characters.")
     return list(dict.fromkeys(names))
@@ -242,19 +242,19 @@ def _change_workers(action: str, options: dict[str, Any], backend: ConfiguredBac
 
 
 def _chosen(alive: WorkerQuerySet, options: dict[str, Any]) -> Sequence[str]:
-    known = list(alive.order_by("pk").values_list("pk", flat=True))
+    worker_ids = list(alive.order_by("pk").values_list("pk", flat=True))
     if options["all"]:
-        return known
+        return worker_ids
     if name := options["name"]:
         named = alive.filter(Q(name=name) | Q(name="", hostname=name)).order_by("pk").values_list("pk", flat=True)
         if not named:
-            raise CommandError(one_line(f"No live worker has the name {name!r}. {_alive(known)}"))
+            raise CommandError(one_line(f"No live worker has the name {name!r}. {_alive(worker_ids)}"))
         return list(named)
-    if unknown := [worker_id for worker_id in options["workers"] if worker_id not in known]:
-        raise CommandError(one_line(f"There is no live worker {', '.join(map(repr, unknown))}. {_alive(known)}"))
+    if unknown := [worker_id for worker_id in options["workers"] if worker_id not in worker_ids]:
+        raise CommandError(one_line(f"There is no live worker {', '.join(map(repr, unknown))}. {_alive(worker_ids)}"))
     return list(dict.fromkeys(options["workers"]))
 
 
-def _alive(known: Sequence[str]) -> str:
-    more = f" and {len(known) - MAX_LISTED} more" if len(known) > MAX_LISTED else ""
-    return f"Alive: {', '.join(known[:MAX_LISTED])}{more}." if known else "None is alive."
+def _alive(worker_ids: Sequence[str]) -> str:
+    more = f" and {len(worker_ids) - MAX_LISTED} more" if len(worker_ids) > MAX_LISTED else ""
+    return f"Alive: {', '.join(worker_ids[:MAX_LISTED])}{more}." if worker_ids else "None is alive."

@@ -111,13 +111,13 @@ class Command(QueueCommand):
             raise CommandError(str(error)) from error
 
     def _list(self, rows: ScheduleQuerySet, *, is_json: bool) -> None:
-        found = list(rows.order_by("name").only(*_COLUMNS).annotate(read_at=Now()))
+        schedules = list(rows.order_by("name").only(*_COLUMNS).annotate(read_at=Now()))
         if is_json:
-            self.stdout.write(json.dumps({"schedules": [_as_json(row) for row in found]}, indent=2))
-        elif not found:
+            self.stdout.write(json.dumps({"schedules": [_as_json(row) for row in schedules]}, indent=2))
+        elif not schedules:
             self.stdout.write("There are no schedules.")
         else:
-            for line in table(_HEADS, [_cells(row) for row in found], 7):
+            for line in table(_HEADS, [_cells(row) for row in schedules], 7):
                 self.stdout.write(line)
 
     def _act(self, action: str, rows: ScheduleQuerySet, names: Sequence[str], alias: str) -> None:
@@ -162,17 +162,17 @@ def _run(row: ScheduleQuerySet) -> tuple[bool, str]:
 def _enable(row: ScheduleQuerySet) -> tuple[bool, str]:
     if row.enable():
         return True, "is enabled."
-    found = row.first()
-    if found is not None and found.enabled:
+    schedule = row.first()
+    if schedule is not None and schedule.enabled:
         return True, "is enabled already."
-    if found is None:
+    if schedule is None:
         return False, "could not be enabled: it is gone."
-    found.enabled = True
-    found.plan(database_now(row.db))
-    is_unreadable = found.disabled_by == DisabledBy.TIMING
+    schedule.enabled = True
+    schedule.plan(database_now(row.db))
+    is_unreadable = schedule.disabled_by == DisabledBy.TIMING
     return (
         False,
-        f"could not be enabled: {found.last_error if is_unreadable else 'it has no slot left before its end.'}",
+        f"could not be enabled: {schedule.last_error if is_unreadable else 'it has no slot left before its end.'}",
     )
 
 

@@ -77,20 +77,20 @@ class Command(QueueCommand):
         try:
             check_tables(backend.config.database)
             with own_connection(backend.config.database, "status"):
-                found = run_checks(checks, backend) if checks else collect(backend.config, with_trends=True)
+                outcome = run_checks(checks, backend) if checks else collect(backend.config, with_trends=True)
         except (ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
-        if isinstance(found, MetricsSnapshot):
-            self._print(found, is_json=options["json"])
-        elif not self._print_checks(found, is_json=options["json"]):
+        if isinstance(outcome, MetricsSnapshot):
+            self._print(outcome, is_json=options["json"])
+        elif not self._print_checks(outcome, is_json=options["json"]):
             sys.exit(1)
 
     def _print_checks(self, results: Sequence[CheckResult], *, is_json: bool) -> bool:
         """Print each result, and failed ones to stderr too; return whether all have passed."""
         is_ok = all(result.is_ok for result in results)
         if is_json:
-            found = {"ok": is_ok, "checks": [result.as_json() for result in results]}
-            self.stdout.write(json.dumps(found, indent=2))
+            report = {"ok": is_ok, "checks": [result.as_json() for result in results]}
+            self.stdout.write(json.dumps(report, indent=2))
         for result in results:
             if not is_json:
                 self.stdout.write(one_line(str(result)))
@@ -129,11 +129,11 @@ def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
             f"The database's clock was set back: rows have times up to {format_brief(behind)} ahead. Until it reaches "
             "them, schedules, sleeps, retries and tasks that were sent before may stand still: see docs/recovery.md."
         )
-    found = snapshot.depths
-    yield f"latency: {'' if found.is_searched else 'at least '}{format_brief(found.waits)}"
-    if found.blocked_waits is not None:
-        bound = "" if found.is_searched_blocked else "at least "
-        yield f"oldest task that waits for its limit: {bound}{format_brief(found.blocked_waits)}"
+    depths = snapshot.depths
+    yield f"latency: {'' if depths.is_searched else 'at least '}{format_brief(depths.waits)}"
+    if depths.blocked_waits is not None:
+        bound = "" if depths.is_searched_blocked else "at least "
+        yield f"oldest task that waits for its limit: {bound}{format_brief(depths.blocked_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}{' (late)' if snapshot.is_reaper_late else ''}"
     if snapshot.rollup_lag > max_lag(snapshot.reaper_interval):
         yield f"throughput, failures and percentiles are counted up to {_ago(snapshot.rollup_lag)}"

@@ -164,25 +164,25 @@ def _validated(where: str, name: str, value: Any) -> Any:
 _Serve = Callable[[SupervisorFigures], AbstractContextManager[None]]
 
 
-def _metrics_server(config: WorkerConfig, given: str | None) -> Callable[[], _Serve]:
+def _metrics_server(config: WorkerConfig, flag_value: str | None) -> Callable[[], _Serve]:
     """Return a function that loads the server of metrics. Raises ValueError for a bad flag or variable.
 
     A worker that ends by itself serves none: it may be gone before it is asked, and there may be several.
     """
-    where, value = flag_or_variable(COMMAND, METRICS_PORT, given, str)
+    where, value = flag_or_variable(COMMAND, METRICS_PORT, flag_value, str)
     if value is None:
         return lambda: serve_nothing
     address = parse_address(where, value)
     if config.until is not Until.STOPPED:
-        if given is not None:
+        if flag_value is not None:
             raise ValueError(f"{where}: not allowed with --once or --drain; allowed: a worker that runs until stopped.")
         return lambda: serve_nothing
     app: Any = apps.get_app_config("horsies_django")  # by name, because the extra that serves is above the commands
     return lambda: partial(app.load_metrics_server(), address=address, options=config.options.metrics)
 
 
-def _variable(flag: str, given: Any) -> Any:
-    return flag_or_variable(COMMAND, flag, given, str)[1]
+def _variable(flag: str, value: Any) -> Any:
+    return flag_or_variable(COMMAND, flag, value, str)[1]
 
 
 def _until(options: dict[str, Any]) -> Until:

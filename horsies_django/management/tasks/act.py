@@ -139,19 +139,19 @@ def parse_filters(options: dict[str, Any]) -> TaskFilters:
         raise ValueError(f"--{name.replace('_', '-')} {rest}") from None
 
 
-def parse_ids(given: list[str]) -> list[UUID]:
+def parse_ids(arguments: list[str]) -> list[UUID]:
     """Parse ids, reading standard input in place of ``-``. Raises ValueError for an invalid id."""
     texts: list[str] = []
-    for text in given:
+    for text in arguments:
         texts += sys.stdin.read().split() if text == "-" else [str(text)]
     return [parse_uuid(text) for text in texts]
 
 
-def parse_count(flag: str, given: str | int | None) -> int | None:
+def parse_count(flag: str, value: str | int | None) -> int | None:
     """Parse a whole number of at least 1. Raises ValueError naming the flag."""
-    if given is None:
+    if value is None:
         return None
-    text = str(given)
+    text = str(value)
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError(f"{flag}: {given!r} is not allowed; allowed: a whole number from 1 on.")
+        raise ValueError(f"{flag}: {value!r} is not allowed; allowed: a whole number from 1 on.")
     return int(text)

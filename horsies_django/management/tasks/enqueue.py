@@ -51,25 +51,25 @@ def enqueue(inspector: Inspector, options: dict[str, Any], out: OutputWrapper) -
         out.write(f"{handle.id}{' (it existed already)' if handle.replayed else ''}")
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
+def _options(flags: dict[str, Any]) -> dict[str, Any]:
     read = {
-        "queue_name": given["queue"],
-        "priority": _number("--priority", given["priority"]),
-        "run_after": _run_after(given),
-        "good_until": given["good_until"] and _time("--good-until", given["good_until"]),
-        "timeout": given["timeout"] and parse_duration_flag("--timeout", given["timeout"]).total_seconds(),
-        "retry_policy": _policy(_number("--retries", given["retries"])),
-        "unique_key": given["unique_key"],
-        "task_id": given["id"],
+        "queue_name": flags["queue"],
+        "priority": _number("--priority", flags["priority"]),
+        "run_after": _run_after(flags),
+        "good_until": flags["good_until"] and _time("--good-until", flags["good_until"]),
+        "timeout": flags["timeout"] and parse_duration_flag("--timeout", flags["timeout"]).total_seconds(),
+        "retry_policy": _policy(_number("--retries", flags["retries"])),
+        "unique_key": flags["unique_key"],
+        "task_id": flags["id"],
     }
-    kept = {} if given["retention"] is None else {"retention": parse_retention(given["retention"])}
+    kept = {} if flags["retention"] is None else {"retention": parse_retention(flags["retention"])}
     return kept | {name: value for name, value in read.items() if value is not None}
 
 
-def _run_after(given: dict[str, Any]) -> Any:
-    if given["delay"] is not None:
-        return parse_duration_flag("--in", given["delay"])
-    return given["at"] and _time("--at", given["at"])
+def _run_after(flags: dict[str, Any]) -> Any:
+    if flags["delay"] is not None:
+        return parse_duration_flag("--in", flags["delay"])
+    return flags["at"] and _time("--at", flags["at"])
 
 
 def _policy(retries: int | None) -> RetryPolicy | None:
@@ -82,13 +82,13 @@ def _json(flag: str, text: str | list[Any] | dict[str, Any], kind: type[Any]) ->
     if not isinstance(text, str):
         return text
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{flag}: {text!r} is not JSON: {error}") from None
-    if not isinstance(found, kind):
+    if not isinstance(document, kind):
         allowed = "an array" if kind is list else "an object"
         raise ValueError(f"{flag}: {text!r} is not allowed; allowed: {allowed} of JSON.")
-    return found
+    return document
 
 
 def _number(flag: str, text: str | int | None) -> int | None:

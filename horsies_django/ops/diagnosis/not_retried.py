@@ -92,8 +92,8 @@ def _loaded_class(path: str) -> type[BaseException] | None:
     """Return the exception class with this dotted path, if its module is loaded. Imports nothing."""
     module_name, _dot, name = path.rpartition(".")
     # Not with getattr, which may call the module's own __getattr__.
-    found = getattr(sys.modules.get(module_name), "__dict__", {}).get(name)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    value = getattr(sys.modules.get(module_name), "__dict__", {}).get(name)
+    return value if isinstance(value, type) and issubclass(value, BaseException) else None
 
 
 def _not_covered(policy: RetryPolicy, code: str, exception_class: str) -> str:

@@ -132,9 +132,9 @@ def _limit(task: Task, key: str, now: datetime) -> list[Reason]:
     if limit is None:
         return []
     limit.adopt_declared()
-    most, rate = limit.terms
-    if most is not None and occupancy.free_places(most) <= 0:
-        return [_full(ReasonCode.LIMIT_FULL, inside, key, occupancy.held, most)]
+    max_concurrency, rate = limit.terms
+    if max_concurrency is not None and occupancy.free_places(max_concurrency) <= 0:
+        return [_full(ReasonCode.LIMIT_FULL, inside, key, occupancy.held, max_concurrency)]
     room = room_of(limit, occupancy)
     if room.places > 0 or limit.bucket is None:
         return []
@@ -146,9 +146,9 @@ def _limit(task: Task, key: str, now: datetime) -> list[Reason]:
     return [Reason.of(ReasonCode.RATE_LIMITED, None, admitted, more, name=key, rate=rate)]
 
 
-def _full(code: ReasonCode, tasks: TaskQuerySet, name: str, held: int, most: int) -> Reason:
+def _full(code: ReasonCode, tasks: TaskQuerySet, name: str, held: int, max_concurrency: int) -> Reason:
     holders = _holders(tasks)
-    return Reason.of(code, None, holders, max(0, held - len(holders)), name=name, held=held, most=most)
+    return Reason.of(code, None, holders, max(0, held - len(holders)), name=name, held=held, most=max_concurrency)
 
 
 def _holders(tasks: TaskQuerySet) -> list[RelatedRow]:

@@ -126,12 +126,12 @@ class TaskFilters:
         return reduce(and_, (part for part in parts if part is not None), Criteria())
 
 
-def _age(given: timedelta | float | str | None) -> timedelta | None:
-    if given is None:
+def _age(value: timedelta | float | str | None) -> timedelta | None:
+    if value is None:
         return None
     try:
-        return parse_duration(given)
+        return parse_duration(value)
     except ValueError:
         raise ValueError(
-            f"older_than is {given!r}; allowed: seconds, a timedelta, or a text like 90s, 12h, 7d."
+            f"older_than is {value!r}; allowed: seconds, a timedelta, or a text like 90s, 12h, 7d."
         ) from None

@@ -202,7 +202,7 @@ def registered_task(path: str) -> HorsiesTask[..., Any]:
     return task
 
 
-def _count(name: str, given: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ValueError(f"{name} is {given!r}; allowed: a whole number from 1 on.")
-    return given
+def _count(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; allowed: a whole number from 1 on.")
+    return value

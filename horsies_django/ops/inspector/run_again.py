@@ -169,12 +169,14 @@ def _without_hidden(mask: Mask, value: Any, path: str, hidden: list[str], levels
     if levels == 0:
         return _hide(path, hidden)
     if isinstance(value, list):
-        return [_without_hidden(mask, one, f"{path}[{place}]", hidden, levels - 1) for place, one in enumerate(value)]
+        return [
+            _without_hidden(mask, member, f"{path}[{place}]", hidden, levels - 1) for place, member in enumerate(value)
+        ]
     shown = {}
-    for name, one in value.items():
+    for name, member in value.items():
         below = f"{path}[{json.dumps(name, ensure_ascii=False)}]"
-        is_hidden = mask.apply(name, one) is not one
-        shown[name] = _hide(below, hidden) if is_hidden else _without_hidden(mask, one, below, hidden, levels - 1)
+        is_hidden = mask.apply(name, member) is not member
+        shown[name] = _hide(below, hidden) if is_hidden else _without_hidden(mask, member, below, hidden, levels - 1)
     return shown
 
 
@@ -195,12 +197,12 @@ def _paths_with(masks: set[str], value: Any, path: str) -> Iterator[str]:
         if any(mask in value for mask in masks):
             yield path
     elif isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, member in value.items():
             yield from _paths_with(masks, name, path)
-            yield from _paths_with(masks, one, f"{path}[{json.dumps(name, ensure_ascii=False)}]")
+            yield from _paths_with(masks, member, f"{path}[{json.dumps(name, ensure_ascii=False)}]")
     elif isinstance(value, Sequence):
-        for place, one in enumerate(value):
-            yield from _paths_with(masks, one, f"{path}[{place}]")
+        for place, member in enumerate(value):
+            yield from _paths_with(masks, member, f"{path}[{place}]")
 
 
 def _decoded(args: Sequence[Any], kwargs: Mapping[str, Any], *, typed: bool) -> tuple[Sequence[Any], Mapping[str, Any]]:

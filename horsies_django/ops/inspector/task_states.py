@@ -60,9 +60,9 @@ ASYNQ: Final = {
 ALLOWED: Final = ", ".join([*State, *ASYNQ])
 
 
-def parse_states(given: State | str | Iterable[State | str]) -> frozenset[State]:
+def parse_states(value: State | str | Iterable[State | str]) -> frozenset[State]:
     """Parse one or more states, by our names or asynq's. Raises ValueError for an unknown name."""
-    names = [given] if isinstance(given, str) else list(given)
+    names = [value] if isinstance(value, str) else list(value)
     if unknown := [name for name in names if name not in ASYNQ and name not in set(State)]:
         raise ValueError(f"status is {', '.join(map(repr, unknown))}; allowed: {ALLOWED}.")
     return frozenset(state for name in names for state in ASYNQ.get(name) or {State(name)})

@@ -66,10 +66,10 @@ class OrderedScan:
 
     def page(self, start: Position | None = None, *, is_back: bool = False) -> OrderedPage:
         """Return the first page, the one after a position or, with ``is_back``, the one before it."""
-        found, end = self._find(start, is_back=is_back)
-        is_more = len(found) > PAGE
-        rows = found[:PAGE][::-1] if is_back else found[:PAGE]
-        ahead = self._position(found[PAGE - 1]) if is_more else end
+        candidates, end = self._find(start, is_back=is_back)
+        is_more = len(candidates) > PAGE
+        rows = candidates[:PAGE][::-1] if is_back else candidates[:PAGE]
+        ahead = self._position(candidates[PAGE - 1]) if is_more else end
         stopped = None if is_more or end is None else end.moment
         behind = start if not rows else self._position(rows[-1] if is_back else rows[0])
         if is_back:
@@ -78,22 +78,22 @@ class OrderedScan:
 
     def _find(self, start: Position | None, *, is_back: bool) -> tuple[list[Any], Position | None]:
         """Return up to one row more than a page holds, and the position at which the scan stopped."""
-        found: list[Any] = []
+        matches: list[Any] = []
         end, budget = start, FilterBudget()
         rows = self.scan.rows.order_by(*self._order(is_back=is_back))
         for size in SIZES if self.scan.row_filter is None else SIZES[:1]:
             positions = self._positions(end, size, is_back=is_back)
             for first, last in ((0, FIRST_INDEX_CHUNK), (FIRST_INDEX_CHUNK, size)):
                 some = {position.key: position for position in positions[first:last]}
-                if some and len(found) <= PAGE:
-                    matching, last_key = self.scan.matching(rows, list(some), PAGE + 1 - len(found), budget)
-                    found += matching
+                if some and len(matches) <= PAGE:
+                    matching, last_key = self.scan.matching(rows, list(some), PAGE + 1 - len(matches), budget)
+                    matches += matching
                     if last_key is not None:
-                        return found, some[last_key]
+                        return matches, some[last_key]
             end = positions[-1] if len(positions) == size else None
-            if len(found) > PAGE or end is None:
+            if len(matches) > PAGE or end is None:
                 break
-        return found, end
+        return matches, end
 
     def _positions(self, start: Position | None, size: int, *, is_back: bool) -> list[Position]:
         rows = self.scan.all_rows.filter(self.index_range.rows, **{f"{self.column}__isnull": False})
@@ -104,8 +104,8 @@ class OrderedScan:
             rows = rows.filter(later | same, **{f"{self.column}__{side}e": start.moment})  # the last is for the index
         # Wrapped, since Django orders by a selected column as it is selected: clamped, which no index is.
         moment = ExpressionWrapper(F(self.column), rows.model._meta.get_field(self.column))
-        found = rows.order_by(*self._order(is_back=is_back)).values_list(moment, "pk")
-        return [Position(*each) for each in found[:size]]
+        keys = rows.order_by(*self._order(is_back=is_back)).values_list(moment, "pk")
+        return [Position(*each) for each in keys[:size]]
 
     def _order(self, *, is_back: bool) -> tuple[str, str]:
         return (f"-{self.column}", "-pk") if is_back else (self.column, "pk")

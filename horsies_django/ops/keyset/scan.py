@@ -73,8 +73,8 @@ class FilterBudget:
     @property
     def batch(self) -> int:
         """How many rows to read at once: few at first, then what is left at the size of the rows so far."""
-        most = min(4 * self.read, self.read * (1 / self._share - 1)) if self.read else 0
-        return max(FILTERED_BATCH, int(most))
+        batch_size = min(4 * self.read, self.read * (1 / self._share - 1)) if self.read else 0
+        return max(FILTERED_BATCH, int(batch_size))
 
     @property
     def _share(self) -> float:
@@ -121,14 +121,14 @@ class KeysetScan:
 
         For scans without a row filter.
         """
-        found: list[Any] = []
+        matches: list[Any] = []
         start, sizes = before, self._long_sizes if len(self.scope.partitions) > 1 else CHUNKS
         while True:
             for chunk in self._chunks(start, sizes, is_down=True):
-                found += self._first(chunk, count - len(found), is_down=True)
+                matches += self._first(chunk, count - len(matches), is_down=True)
                 start = chunk.end
-                if len(found) >= count or start is None:
-                    return found
+                if len(matches) >= count or start is None:
+                    return matches
             sizes = self._long_sizes
 
     def sent_until(self, moment: datetime) -> KeysetScan:
@@ -143,9 +143,9 @@ class KeysetScan:
         for chunk in self._long_chunks(before):
             keys = self.rows.order_by().values_list("pk", flat=True)
             ordered = sorted(chain(*(keys.filter(part) for part in chunk.parts)), reverse=True)
-            found, _ = self._passing(ordered)
-            for first in range(0, len(found), size):
-                batch = found[first : first + size]
+            ids, _ = self._passing(ordered)
+            for first in range(0, len(ids), size):
+                batch = ids[first : first + size]
                 yield batch, batch[-1]
             yield [], chunk.end
 
@@ -159,8 +159,8 @@ class KeysetScan:
         (size,) = self._long_sizes
         length = self._partition_size(size) * max(1, len(self.scope.partitions))
         for chunk in self._long_chunks(before):
-            found = dict(chain(*(statuses.filter(part)[: size + 1] for part in chunk.parts)))
-            yield Counter(found[key] for key in self._passing(list(found))[0]), length, chunk.end
+            status_by_key = dict(chain(*(statuses.filter(part)[: size + 1] for part in chunk.parts)))
+            yield Counter(status_by_key[key] for key in self._passing(list(status_by_key))[0]), length, chunk.end
 
     def matching(
         self, rows: QuerySet[Any], keys: list[Key], count: int, budget: FilterBudget
@@ -180,8 +180,8 @@ class KeysetScan:
     ) -> tuple[list[Any], Key | None]:
         """See :meth:`matching`; all ``keys`` are those of rows that match the query."""
         passed, read = self._passing(keys, budget)
-        found = list(rows.filter(self._with_keys(passed[:count]))) if passed else []
-        return found, keys[read - 1] if read and budget.is_used_up else None
+        matches = list(rows.filter(self._with_keys(passed[:count]))) if passed else []
+        return matches, keys[read - 1] if read and budget.is_used_up else None
 
     def _passing(self, keys: list[Key], budget: FilterBudget | None = None) -> tuple[list[Key], int]:
         """Return those of the ids that the row filter lets pass, and how many it read until the budget was used up."""
@@ -192,8 +192,8 @@ class KeysetScan:
             some = keys[read : read + budget.batch] if budget else keys
             # The range keeps PostgreSQL from reading the whole table, which it expects to cost less than many keys.
             between = Q(pk__gte=min(some), pk__lte=max(some))
-            found, size = self.row_filter(self.all_rows.filter(self._with_keys(some), between))
-            left = set(found)
+            matches, size = self.row_filter(self.all_rows.filter(self._with_keys(some), between))
+            left = set(matches)
             passed += [key for key in some if key in left]
             read += len(some)
             if budget:
@@ -217,12 +217,12 @@ class KeysetScan:
                 return
 
     def _page_before(self, before: Key | None) -> Page:
-        found, end = self._find(before, is_down=True)
-        rows = found[:PAGE]
+        matches, end = self._find(before, is_down=True)
+        rows = matches[:PAGE]
         newer = None
         if before is not None:
             newer = rows[0].pk if rows else offset_key(before, -1)
-        if len(found) > PAGE:
+        if len(matches) > PAGE:
             return Page(rows=rows, newer=newer, older=rows[-1].pk)
         if end is None:
             return Page(rows=rows, newer=newer)
@@ -230,10 +230,10 @@ class KeysetScan:
         return Page(rows=rows, newer=newer, older=end, scanned_from=created_at(end), scanned_to=until)
 
     def _page_after(self, after: Key) -> Page:
-        found, end = self._find(after, is_down=False)
-        rows = found[:PAGE][::-1]
+        matches, end = self._find(after, is_down=False)
+        rows = matches[:PAGE][::-1]
         older = rows[-1].pk if rows else offset_key(after, 1)
-        if len(found) > PAGE:
+        if len(matches) > PAGE:
             return Page(rows=rows, newer=rows[0].pk, older=older)
         if end is None:
             return Page(rows=rows, older=older)
@@ -244,21 +244,21 @@ class KeysetScan:
         sizes: tuple[int, ...] = CHUNKS
         if len(self.scope.partitions) > 1:
             sizes = self._long_sizes  # each costs two queries per partition
-        found: list[Any] = []
+        matches: list[Any] = []
         budget = FilterBudget()
         end: Key | None = None
         for chunk in self._chunks(start, sizes, is_down=is_down):
             end = chunk.end
             if self.row_filter is None:
-                found += self._first(chunk, PAGE + 1 - len(found), is_down=is_down)
+                matches += self._first(chunk, PAGE + 1 - len(matches), is_down=is_down)
             else:
-                rows, last = self._first_filtered(chunk, PAGE + 1 - len(found), budget, is_down=is_down)
-                found += rows
+                rows, last = self._first_filtered(chunk, PAGE + 1 - len(matches), budget, is_down=is_down)
+                matches += rows
                 if last is not None:
-                    return found, last
-            if len(found) > PAGE:
+                    return matches, last
+            if len(matches) > PAGE:
                 break
-        return found, end
+        return matches, end
 
     @property
     def _long_sizes(self) -> tuple[int, ...]:
@@ -268,8 +268,8 @@ class KeysetScan:
     def _first(self, chunk: Chunk, count: int, *, is_down: bool) -> list[Any]:
         """Return the first rows of a chunk in scan order. Each part has its own index, so it gets its own query."""
         rows = self.rows.order_by("-pk" if is_down else "pk")
-        found = [row for part in chunk.parts for row in rows.filter(part)[:count]]
-        return sorted(found, key=_key_of, reverse=is_down)[:count]
+        matches = [row for part in chunk.parts for row in rows.filter(part)[:count]]
+        return sorted(matches, key=_key_of, reverse=is_down)[:count]
 
     def _first_filtered(
         self, chunk: Chunk, count: int, budget: FilterBudget, *, is_down: bool

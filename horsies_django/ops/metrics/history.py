@@ -150,16 +150,16 @@ def attempt_history(
         where: Conditions on the columns of roll-ups, for example ``task_name="shop.ship"``.
     """
     starts = period.starts(minute, offset)
-    found = History(starts, period.bucket_length, [Counter() for _ in starts], {})
-    found.times = {name: [Counter() for _ in starts] for name in times}
+    history = History(starts, period.bucket_length, [Counter() for _ in starts], {})
+    history.times = {name: [Counter() for _ in starts] for name in times}
     rows = Rollup.objects.using(database).filter(span=period.span, start__gte=starts[0], **where).order_by()
     for start, outcome, count, *histograms in _with_times(rows, times) if times else count_by_outcome(rows, "start"):
         at = (start - starts[0]) // period.bucket_length
         if at < len(starts):
-            found.attempts[at][outcome] += count
+            history.attempts[at][outcome] += count
             for name, histogram in zip(times, histograms, strict=True):
-                found.times[name][at].update(merge([histogram]))
-    return found
+                history.times[name][at].update(merge([histogram]))
+    return history
 
 
 def _with_times(rows: QuerySet[Rollup, Any], times: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -221,17 +221,17 @@ def queries(database: str) -> dict[str, Statement]:
 
 def throughput_by_queue(answers: Mapping[str, Any]) -> dict[str, Throughput]:
     """Return the throughput of each queue from the answers."""
-    found = defaultdict[str, Throughput](Throughput)
+    throughput = defaultdict[str, Throughput](Throughput)
     for queue, outcome, will_retry, count in decode_rows(answers["last hour"]):
-        found[queue].counts[outcome_of(outcome, bool(will_retry))] += count
+        throughput[queue].counts[outcome_of(outcome, bool(will_retry))] += count
     waits, runs = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
     for queue, wait, run in decode_rows(answers["times"]):
         waits[queue].append(json.loads(wait))
         runs[queue].append(json.loads(run))
     for queue in waits:
-        found[queue].wait_p50, found[queue].wait_p95 = _median_and_p95(waits[queue])
-        found[queue].run_p50, found[queue].run_p95 = _median_and_p95(runs[queue])
-    return dict(found)
+        throughput[queue].wait_p50, throughput[queue].wait_p95 = _median_and_p95(waits[queue])
+        throughput[queue].run_p50, throughput[queue].run_p95 = _median_and_p95(runs[queue])
+    return dict(throughput)
 
 
 def _median_and_p95(histograms: Collection[Mapping[str, int]]) -> tuple[float | None, float | None]:

@@ -112,14 +112,14 @@ def trends(answers: Mapping[str, Any], second: float) -> dict[str, LatencyTrend]
     """Return the trend of each queue. Minutes beyond the roll-ups that are read are left out."""
     rows = decode_rows(answers[_NAME])
     cut = min((row[0] for row in rows), default=0) if len(rows) == MAX_ROLLUPS else 0
-    found = defaultdict[str, dict[int, dict[str, int]]](lambda: defaultdict(dict))
+    minutes_by_queue = defaultdict[str, dict[int, dict[str, int]]](lambda: defaultdict(dict))
     for start, queue, waits in rows:
         if start > cut:
-            histogram = found[queue][start]
+            histogram = minutes_by_queue[queue][start]
             for bucket, count in json.loads(waits).items():  # a Counter is too slow for so many small ones
                 histogram[bucket] = histogram.get(bucket, 0) + count
     first = int(second // 60) - MINUTES + 1
     return {
         queue: LatencyTrend(second, [percentile(merge([minutes[first + at]]), 0.95) for at in range(MINUTES)])
-        for queue, minutes in found.items()
+        for queue, minutes in minutes_by_queue.items()
     }

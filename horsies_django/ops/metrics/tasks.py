@@ -80,15 +80,15 @@ def known_names(database: str) -> KnownNames:
     recent = Q(span=RollupSpan.HOUR, start__gt=since, pk__isnull=False) & Q(start__gt=NowPlus(-MAX_DAYS * _DAY))
     last_day = Sum("count", filter=Q(span=RollupSpan.HOUR, start__gt=NowPlus(-_DAY)), default=0)
     groups = rollups.filter(recent | Q(span=RollupSpan.TOTAL)).values_list("queue_name", "task_name", "error_code")
-    known = KnownNames()
+    name_counts = KnownNames()
     for queue, task, code, count in groups.annotate(attempts=last_day):
-        known.queues[queue] += count
+        name_counts.queues[queue] += count
         if not task.startswith(ENGINE_TASK_PREFIX):
-            known.tasks[task] += count
-        known.error_codes[code] += count
-    for names in (known.queues, known.tasks, known.error_codes):
+            name_counts.tasks[task] += count
+        name_counts.error_codes[code] += count
+    for names in (name_counts.queues, name_counts.tasks, name_counts.error_codes):
         names.pop("", None)
-    return known
+    return name_counts
 
 
 def errors_of(database: str, task_name: str, period: Period) -> list[ErrorCount]:
@@ -99,10 +99,10 @@ def errors_of(database: str, task_name: str, period: Period) -> list[ErrorCount]
         .annotate(total=Sum("count"), again=Sum("count", filter=Q(will_retry=True), default=0))
         .order_by("-total", "error_code", "fingerprint")
     )
-    found = list(sums[:MAX_ERRORS])
-    keys = [fingerprint for fingerprint, *_ in found if fingerprint]
+    top_rows = list(sums[:MAX_ERRORS])
+    keys = [fingerprint for fingerprint, *_ in top_rows if fingerprint]
     groups = ErrorGroup.objects.using(database).in_bulk(keys) if keys else {}
-    return [ErrorCount(code, count, again, groups.get(fingerprint)) for fingerprint, code, count, again in found]
+    return [ErrorCount(code, count, again, groups.get(fingerprint)) for fingerprint, code, count, again in top_rows]
 
 
 def busiest_names(database: str, order: str = NAME_ORDERS[-1]) -> list[NameCount]:
@@ -124,13 +124,13 @@ def busiest_names(database: str, order: str = NAME_ORDERS[-1]) -> list[NameCount
         )
         .order_by("-mean" if order == "p95" else f"-{order}", "task_name")
     )
-    found = list(sums.values_list("task_name", "attempts", "failed", "seconds")[:MAX_NAMES])
+    top_rows = list(sums.values_list("task_name", "attempts", "failed", "seconds")[:MAX_NAMES])
     histograms = defaultdict[str, Counter[int]](Counter)
-    runs = rows.filter(task_name__in=[name for name, *_ in found]).order_by("-start")
+    runs = rows.filter(task_name__in=[name for name, *_ in top_rows]).order_by("-start")
     for name, histogram in runs.values_list("task_name", "runs")[:MAX_HISTOGRAMS]:
         histograms[name].update(merge([histogram]))
     names = [
         NameCount(name, attempts, failed, percentile(histograms[name], 0.95), seconds)
-        for name, attempts, failed, seconds in found
+        for name, attempts, failed, seconds in top_rows
     ]
     return sorted(names, key=lambda count: -(count.run_p95 or 0.0)) if order == "p95" else names

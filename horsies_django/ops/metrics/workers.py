@@ -111,13 +111,13 @@ def count_held(database: str, only: Q | None = None) -> HeldTasks:
 
     Their index has no more rows than the workers have slots.
     """
-    found = HeldTasks()
+    held = HeldTasks()
     rows = Task.objects.using(database).active().filter(only or Q()).order_by()
     columns = ("status", "queue_name", "claimed_by_worker_id", "is_async")
     for status, queue, worker, is_async, count in rows.values_list(*columns).annotate(Count("pk")):
-        found.queues[queue, status] += count
-        found.workers[worker or "", is_async] += count
-    return found
+        held.queues[queue, status] += count
+        held.workers[worker or "", is_async] += count
+    return held
 
 
 def worker_statuses(database: str, recovery: RecoveryOptions, held: HeldTasks) -> list[WorkerStatus]:
@@ -163,9 +163,9 @@ def worker_status(worker: Any, held: HeldTasks, default: RecoveryOptions | None 
 
 
 def _recovery_of(backend: str, default: RecoveryOptions | None) -> RecoveryOptions:
-    known = task_backends[backend] if backend in task_backends.settings else None
-    if isinstance(known, ConfiguredBackend):
-        return known.parsed.options.recovery
+    configured_backend = task_backends[backend] if backend in task_backends.settings else None
+    if isinstance(configured_backend, ConfiguredBackend):
+        return configured_backend.parsed.options.recovery
     return default or RecoveryOptions()
 
 

@@ -55,8 +55,8 @@ def count_by_state(database: str, only: Q) -> dict[str, Count]:
     sets = {status: rows.filter(status=status).order_by("status", "pk") for status in WorkflowStatus}
     sets[WorkflowStatus.COMPLETED] = rows.order_by("-pk")
     asked = {
-        status.value: count_query(found, MAX_COUNTED + 1, {"matching": only & Q(status=status)})
-        for status, found in sets.items()
+        status.value: count_query(rows, MAX_COUNTED + 1, {"matching": only & Q(status=status)})
+        for status, rows in sets.items()
     }
     answers = run_queries(database, asked)
     return {status.lower(): bounded(*reversed(decode_rows(answer))) for status, answer in answers.items()}

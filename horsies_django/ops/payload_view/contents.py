@@ -169,6 +169,6 @@ def decode(text: str | None) -> Any:
 
 def contents_of(task: Task) -> Contents:
     """Return the contents of a task, cached on the instance."""
-    if not isinstance(found := task.__dict__.get("_contents"), Contents):
-        found = task.__dict__["_contents"] = Contents(task)
-    return found
+    if not isinstance(contents := task.__dict__.get("_contents"), Contents):
+        contents = task.__dict__["_contents"] = Contents(task)
+    return contents

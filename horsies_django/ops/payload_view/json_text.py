@@ -33,11 +33,11 @@ def chunks(value: Any, mask: Mask) -> Iterator[str]:
     yield from _open(value, mask, levels)
     while levels:
         level = levels[-1]
-        if (found := next(level.members, None)) is None:
+        if (entry := next(level.members, None)) is None:
             levels.pop()
             yield level.closing if level.is_empty else f"\n{_INDENT * len(levels)}{level.closing}"
             continue
-        name, member = found
+        name, member = entry
         yield f"{'' if level.is_empty else ','}\n{_INDENT * len(levels)}"
         level.is_empty = False
         if name is not None:

@@ -77,8 +77,8 @@ class Engine(EngineContext):
             self._pause_failed(ends)
             started, skipped = self._decide_waiting(by_position)
             self.count_ends([*skipped, *started])
-            known = [key for key in touched if key in self.workflows]
-            finished = complete_workflow.complete_workflows(self, known)
+            workflow_ids = [key for key in touched if key in self.workflows]
+            finished = complete_workflow.complete_workflows(self, workflow_ids)
             self.count_ends(finished)
             ends = [*skipped, *started, *finished]
         self.flush()
@@ -125,16 +125,16 @@ class Engine(EngineContext):
         nodes.
         """
         waiting, ready, skipped, collected = list[NodeState](), list[NodeState](), list[NodeState](), list[NodeState]()
-        for position, found in by_position.items():
+        for position, node_ends in by_position.items():
             node = self.waiting.get(position)
             if node is None:
                 continue
             is_map = node.kind == NodeKind.MAP and node.status == WorkflowTaskStatus.RUNNING
             if is_map:  # after a retry, upstream nodes may end while the map runs
-                found = [end for end in found if is_item_of(end, node)]
-            node = node.with_ends(found)
+                node_ends = [end for end in node_ends if is_item_of(end, node)]
+            node = node.with_ends(node_ends)
             status = WorkflowTaskStatus.PENDING if is_map else node.next_status
-            if is_map and found and node.open_deps == 0:
+            if is_map and node_ends and node.open_deps == 0:
                 collected.append(node)
             elif not self.workflows[node.workflow_id].is_running or status == WorkflowTaskStatus.PENDING:
                 waiting.append(node)

@@ -218,13 +218,13 @@ def subtree_ids(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
 def subtree_statuses(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
     """Return the statuses of these workflows and of all below them, without replaced ones."""
     workflows = Workflow.objects.using(database)
-    given = workflows.filter(where_in(database, roots))
+    root_rows = workflows.filter(where_in(database, roots))
     # By their root: a query for the children of so many nodes takes time for all subworkflows of the table.
-    tree = workflows.filter(root_id__in=given.values("root_id"), depth__gt=0, is_replaced=False)
+    tree = workflows.filter(root_id__in=root_rows.values("root_id"), depth__gt=0, is_replaced=False)
     # A subquery, since a join may be planned as a scan of all nodes.
     above_it = WorkflowTask.objects.using(database).filter(pk=OuterRef("parent")).values("workflow_id")
     of_uuid = models.UUIDField()
-    rows = given.values_list("pk", "status", Value(None, of_uuid)).union(
+    rows = root_rows.values_list("pk", "status", Value(None, of_uuid)).union(
         tree.values_list("pk", "status", Subquery(above_it, output_field=of_uuid)), all=True
     )
     children: dict[UUID | None, list[UUID]] = defaultdict(list)

@@ -208,7 +208,7 @@ def _rebuild(context: EngineContext, failed: Sequence[tuple[ParentNode, Workflow
         is_replaced=True
     )
     nodes.filter(pk__in=[parent.pk for parent, *_ in failed]).update(rebuilds=F("rebuilds") + 1)
-    is_paused = {one.pk: context.workflows[one.workflow_id].status == WorkflowStatus.PAUSED for one, *_ in failed}
+    is_paused = {node.pk: context.workflows[node.workflow_id].status == WorkflowStatus.PAUSED for node, *_ in failed}
     if paused := [key for key, is_so in is_paused.items() if is_so]:
         lifecycle.RETURN_TO_READY.apply(nodes.filter(pk__in=paused), task_id=None)
     due = [(parent, policy) for parent, _, policy in failed if not is_paused[parent.pk]]

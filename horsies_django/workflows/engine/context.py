@@ -173,8 +173,8 @@ class EngineContext:
         """Return the rows of each query, in one round trip; no rows for None."""
         later, self._queued = self._queued, []
         rows = self.queries.fetch(*queries, *(query for query, _ in later)) if later or any(queries) else []
-        for (_, do), found in zip(later, rows[len(queries) :], strict=True):
-            do(found)
+        for (_, do), result_rows in zip(later, rows[len(queries) :], strict=True):
+            do(result_rows)
         return rows[: len(queries)] or [[] for _ in queries]
 
     def fetch_later(self, query: Query, do: Callable[[list[Any]], Any]) -> None:

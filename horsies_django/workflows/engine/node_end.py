@@ -139,9 +139,9 @@ def _fail_nodes(nodes: NodeRows, keys: Collection[int]) -> None:
         default=Value(str(unreadable)),
         output_field=models.CharField(),
     )
-    known = Subquery(task.annotate(known=result).values("known"))
+    error = Subquery(task.annotate(error=result).values("error"))
     code = Subquery(task.annotate(code=named).values("code"))
-    lifecycle.FAIL_NODE.apply(nodes.filter(pk__in=keys), completed_at=Now(), result=known, error_code=code)
+    lifecycle.FAIL_NODE.apply(nodes.filter(pk__in=keys), completed_at=Now(), result=error, error_code=code)
 
 
 def _apply_conditions(

@@ -72,13 +72,13 @@ class Repaired:
         return self != Repaired(self.root_id)
 
 
-def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:
+def repair(database: str, limit: int = MAX_TREES) -> list[Repaired]:
     """Repair stuck workflows, each tree in a transaction of its own; return what was done.
 
     A tree with unreadable rows becomes FAILED with ``WORKER_ROW_UNREADABLE``, and the others are still repaired. A tree
     that another transaction has locked is left for the next pass.
     """
-    repaired = (_repair_or_fail(database, root) for root in _stuck_roots(database, most))
+    repaired = (_repair_or_fail(database, root) for root in _stuck_roots(database, limit))
     return [each for each in repaired if each.has_changes]
 
 
@@ -152,14 +152,14 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     return len(keys)
 
 
-def expire(database: str, most: int = MAX_TREES) -> int:
+def expire(database: str, limit: int = MAX_TREES) -> int:
     """End the workflows that are past their ``good_until`` as EXPIRED; return how many."""
     overdue = Workflow.objects.using(database).filter(lifecycle.EXPIRE_WORKFLOW.is_possible, good_until__lte=Now())
-    rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:most])
+    rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:limit])
     return sum(_expire_or_fail(overdue, key, root) for key, root in rows)
 
 
-def expire_paused(database: str, after: timedelta, most: int = MAX_TREES) -> int:
+def expire_paused(database: str, after: timedelta, limit: int = MAX_TREES) -> int:
     """End the workflows that were paused for longer than ``after`` as EXPIRED; return how many.
 
     Workflows below a paused one expire with it. Its parent node sees a cancelled subworkflow.
@@ -169,7 +169,7 @@ def expire_paused(database: str, after: timedelta, most: int = MAX_TREES) -> int
         ~Q(parent__workflow__status=WorkflowStatus.PAUSED),  # true for a root too
         paused_at__lte=NowPlus(-after.total_seconds()),
     )
-    rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
+    rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:limit])
     return sum(_expire_or_fail(stale, key, root, _paused_too_long(after, -seconds)) for key, root, seconds in rows)
 
 
@@ -207,7 +207,7 @@ def _paused_too_long(after: timedelta, seconds: float) -> dict[str, Any]:
     return TaskError(error_code=WorkflowCode.WORKFLOW_EXPIRED, message=message, data=data).as_json()
 
 
-def _stuck_roots(database: str, most: int) -> list[UUID]:
+def _stuck_roots(database: str, limit: int) -> list[UUID]:
     """Return the roots of trees with an unprocessed end, or with a workflow in which no node can end any more."""
     nodes = WorkflowTask.objects.using(database)
     in_progress = nodes.filter(status__in=IN_PROGRESS)
@@ -223,7 +223,7 @@ def _stuck_roots(database: str, most: int) -> list[UUID]:
     )
     alive = Workflow.objects.using(database).filter(status=WorkflowStatus.RUNNING)
     idle = alive.filter(~Exists(in_progress.filter(workflow=OuterRef("pk")))).values_list("root_id", flat=True)
-    return list(dict.fromkeys([*unprocessed.distinct()[:most], *idle.order_by("pk")[:most]]))[:most]
+    return list(dict.fromkeys([*unprocessed.distinct()[:limit], *idle.order_by("pk")[:limit]]))[:limit]
 
 
 def _repair_tree(database: str, root: UUID) -> Repaired:

@@ -149,12 +149,12 @@ def _insert_items(context: EngineContext, maps: Sequence[tuple[NodeState, Sequen
     nodes, database = context.nodes, context.database
     counts = {node.pk: len(items) for node, items in maps}
     workflows = {node.workflow_id for node, _ in maps}.difference(context.workflows)
-    found, unknown = context.fetch(
+    item_rows, unknown = context.fetch(
         context.queries.query(nodes.filter(where_in(database, counts)), "pk", *_ITEM_COLUMNS),
         context.queries.workflows(workflows),
     )
     context.add_workflows(unknown)
-    columns_of = {key: dict(zip(_ITEM_COLUMNS, row, strict=True)) for key, *row in found}
+    columns_of = {key: dict(zip(_ITEM_COLUMNS, row, strict=True)) for key, *row in item_rows}
     ids = iter(uuid7s(sum(counts.values())))
     rows: list[dict[str, Any]] = []
     more: Counter[UUID] = Counter()
