@@ -18,6 +18,9 @@ from ..db.now import Now
 #: The ``renewed_at`` of a lease that has never been held.
 NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+#: The prefix of the name of the lease that the reapers of one backend share.
+REAPER_PREFIX: Final = "reaper"
+
 
 class ProbeStatus(NamedTuple):
     """The state of a lease's probes, by the database's clock; durations are in seconds.

@@ -16,14 +16,12 @@ from ..core.sync import StopEvent
 from ..db.errors import is_outage
 from ..models import Lease, Worker
 from ..models.check_migrated import raise_if_forbidden
+from ..models.lease import REAPER_PREFIX
 from .duties import DutyReport, run_pass
 from .outages import OutageDetector
 
 logger = logging.getLogger("horsies_django.reaper")
 
-
-#: Prefix of the name of the lease that the reapers of one backend share.
-LEASE_PREFIX: Final = "reaper"
 
 #: The seconds after its last heartbeat for which a worker may be alive: twice the longest interval.
 ALIVE_AFTER_BEAT: Final = 240.0
@@ -50,7 +48,7 @@ class Reaper:
         self._options = options
         self._on_pass = on_pass or partial(logger.debug, "%s")
         self._interval = options.recovery.check_interval if interval is None else interval
-        self._lease_name = f"{LEASE_PREFIX}:{backend}"[:100]  # each backend has its own thresholds
+        self._lease_name = f"{REAPER_PREFIX}:{backend}"[:100]  # each backend has its own thresholds
         self._id = uuid4().hex
         self._has_warned = False
         self._stopped = StopEvent()

@@ -18,7 +18,6 @@ from ..copy_button import COPY_CSS, COPY_JS
 from ..links import Links
 from ..live import answer_unchanged
 from ..periods import TEXTS, chosen_period, counted_until, period_tabs
-from .group_page import group_context
 from .rows import ErrorUrls, error_rows, options
 
 
@@ -60,6 +59,8 @@ class ErrorGroupAdmin(TaskViewerAdmin):
         """Render the page of a group, which is read-only."""
         if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
             raise PermissionDenied
+        from .group_page import group_context
+
         fingerprint = unquote(object_id)
         group = find_group(self._database, fingerprint)
         if group is None:

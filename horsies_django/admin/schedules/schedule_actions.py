@@ -9,7 +9,6 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ...models.schedule import DisabledBy, ScheduleQuerySet
-from ...schedules.dispatch import try_run
 from ..actions.admin_action import AdminAction
 
 #: Maximum number of errors in a message.
@@ -18,6 +17,8 @@ _MAX_ERRORS: Final = 3
 
 def _run(rows: ScheduleQuerySet) -> int:
     """Send a run of each. A failure is stored on its schedule and does not stop the others."""
+    from ...schedules.dispatch import try_run  # only here, because it imports the compiler of workflows
+
     keys = rows.order_by("pk").values_list("pk", flat=True)
     return sum(try_run(rows.all_rows().filter(pk=key)) is not None for key in keys)
 

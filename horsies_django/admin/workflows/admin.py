@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -28,8 +28,6 @@ from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.metrics import Count, workflows
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
-from ...workflows import control
-from ...workflows.engine.retry_nodes import count_failed
 from ...workflows.lifecycle import RETRY_NODE
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction
@@ -43,11 +41,12 @@ from ..lists.search import Search, SearchAdmin
 from ..lists.task_filters import ScheduleFilter
 from ..lists.time_filters import SentFilter
 from ..status_text import status_badge
-from .completion_reason import with_node_names
 from .masking import mask_of_workflow
 from .search import HELP, NameFilter, TreeFilter, WorkflowStatusFilter, parse_search
 from .workflow_actions import RETRY, WORKFLOW_ACTIONS, EventForm, nodes_run_again
-from .workflow_page import WorkflowPage
+
+if TYPE_CHECKING:
+    from .workflow_page import WorkflowPage
 
 #: Columns that only the page shows.
 _LARGE_COLUMNS = ("success_policy", "result", "error")
@@ -178,6 +177,8 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
         return [(replace(action, label=label) if action is RETRY else action, url) for action, url in buttons]
 
     def _page(self, request: HttpRequest, workflow: Workflow) -> WorkflowPage:
+        from .workflow_page import WorkflowPage  # only here, because it imports the graph
+
         sees_tasks = self.admin_site.is_registered(Task) and request.user.has_perm("horsies_django.view_task")
         return WorkflowPage(workflow, request.GET, self.admin_site.name, sees_tasks=sees_tasks)
 
@@ -221,6 +222,8 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
         return TemplateResponse(request, "admin/horsies_django/workflow_retry_node.html", context)
 
     def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str, extent: str) -> None:
+        from ...workflows import control  # only here, because it imports the engine
+
         if not control.retry(database, row.pk, Q(node_id=node_id)):
             message = gettext(
                 "The node “%s” was not changed: its state, or the state of a later node, does not allow it."
@@ -297,6 +300,8 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
     @admin.display(description=_("success policy"))
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
         """The success policy as stored, with the names of its nodes."""
+        from .completion_reason import with_node_names
+
         return as_json(with_node_names(workflow, workflow.success_policy))
 
 
@@ -340,6 +345,8 @@ def _retried_items(workflow: Workflow, index: int) -> str:
 
 def _retried_below(node: WorkflowTask) -> str:
     """Say how many nodes of its subworkflow run again with it; nothing if it has none."""
+    from ...workflows.engine.retry_nodes import count_failed
+
     database = str(node._state.db)
     children = Workflow.objects.using(database).filter(parent=node, is_replaced=False)
     return nodes_run_again(count_failed(database, children)) if node.kind == NodeKind.SUBWORKFLOW else ""

@@ -1,11 +1,13 @@
-"""The admin's actions on workflows. Each calls a function of :mod:`horsies_django.workflows.control`."""
+"""The admin's actions on workflows. Each calls a function of :mod:`horsies_django.workflows.control`.
+
+They import it when they are used, because it imports the engine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final
-from uuid import UUID
+from contextlib import suppress
+from typing import Any, Final, Literal
 
 from django import forms
 from django.db.models import QuerySet
@@ -18,8 +20,7 @@ from ...core.serialization import check_size, dumps, encode
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.nodes import EVENT_NAME_LENGTH, event_name_error
-from ...workflows import control
-from ...workflows.engine.retry_nodes import count_failed, has_failed
+from ...models import Workflow
 from ..actions.admin_action import AdminAction, all_rows
 from ..form_fields import JSONPayloadField, SuggestionInput
 
@@ -98,6 +99,8 @@ class RetryAction(AdminAction):
         """See :meth:`AdminAction.extent`."""
         if rows is None:
             return gettext("The numbers here are of workflows. The message at the end has the number of nodes.")
+        from ...workflows.engine.retry_nodes import count_failed
+
         return nodes_run_again(count_failed(rows.db, rows))
 
     def change(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, int]:
@@ -116,22 +119,33 @@ def nodes_run_again(count: int) -> str:
     return ngettext("%s node runs again.", "%s nodes run again.", count) % format_number(count) if count else ""
 
 
-def _for_each(change: Callable[..., int]) -> Callable[..., int]:
-    """Return a function that applies a change to each row and returns the sum of what the change returns."""
+def _for_each(change: Literal["pause", "resume", "retry", "cancel"], **options: bool) -> Callable[..., int]:
+    """Return a function that applies a function of ``control`` to each row and returns the sum of its results."""
 
-    def act(rows: QuerySet[Any], **values: Any) -> int:
-        keys: list[UUID] = list(rows.values_list("pk", flat=True))
-        return sum(change(rows.db, key, **values) for key in keys)
+    def act(rows: QuerySet[Any]) -> int:
+        from ...workflows import control
+
+        apply: Callable[..., int] = getattr(control, change)
+        return sum(apply(rows.db, key, **options) for key in list(rows.values_list("pk", flat=True)))
 
     return act
 
 
-def _send_event(database: str, key: UUID, **values: Any) -> bool:
+def _send_event(rows: QuerySet[Any], **values: Any) -> int:
     """Skip a workflow whose backend is gone, so that the others still get the event."""
-    try:
-        return control.send_event(database, key, **values)
-    except InvalidTask:
-        return False
+    from ...workflows import control
+
+    count = 0
+    for key in list(rows.values_list("pk", flat=True)):
+        with suppress(InvalidTask):
+            count += control.send_event(rows.db, key, **values)
+    return count
+
+
+def _has_failed(workflow: Workflow) -> bool:
+    from ...workflows.engine.retry_nodes import has_failed
+
+    return has_failed(workflow)
 
 
 def is_live(workflow: Any) -> bool:
@@ -153,7 +167,7 @@ PAUSE: Final = AdminAction(
     label=_("Pause"),
     question=_("Pause %(rows)s?"),
     list_label=_("Pause selected workflows"),
-    act=_for_each(control.pause),
+    act=_for_each("pause"),
     message=lambda count: ngettext("%d workflow paused.", "%d workflows paused.", count),
     has_button=lambda workflow: workflow.status == WorkflowStatus.RUNNING,
 )
@@ -163,7 +177,7 @@ RESUME: Final = AdminAction(
     label=_("Resume"),
     question=_("Resume %(rows)s?"),
     list_label=_("Resume selected workflows"),
-    act=_for_each(control.resume),
+    act=_for_each("resume"),
     message=lambda count: ngettext("%d workflow resumed.", "%d workflows resumed.", count),
     has_button=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
 )
@@ -173,11 +187,11 @@ RETRY: Final = RetryAction(
     label=_("Retry failed nodes"),
     question=_("Retry failed nodes of %(rows)s?"),
     list_label=_("Retry failed nodes of selected workflows"),
-    act=_for_each(control.retry),
+    act=_for_each("retry"),
     message=lambda count: ngettext(
         "Failed nodes of %d workflow re-queued.", "Failed nodes of %d workflows re-queued.", count
     ),
-    has_button=has_failed,
+    has_button=_has_failed,
     warning=_("Nodes that failed or were skipped run again, also in subworkflows. Completed nodes do not."),
 )
 
@@ -186,7 +200,7 @@ SEND_EVENT: Final = EventAction(
     label=_("Send event"),
     question=_("Send an event to %(rows)s?"),
     list_label=_("Send an event to selected workflows"),
-    act=_for_each(_send_event),
+    act=_send_event,
     message=lambda count: ngettext("Event sent to %d workflow.", "Event sent to %d workflows.", count),
     has_button=is_live,
     logged_columns=(),
@@ -198,7 +212,7 @@ CANCEL: Final = AdminAction(
     label=_("Cancel workflow"),
     question=_("Cancel %(rows)s?"),
     list_label=_("Cancel selected workflows"),
-    act=_for_each(control.cancel),
+    act=_for_each("cancel"),
     message=_cancelled,
     has_button=is_live,
     warning=_(
@@ -212,7 +226,7 @@ CANCEL_RUNNING: Final = AdminAction(
     label=_("Cancel and stop running tasks"),
     question=_("Cancel %(rows)s and stop running tasks?"),
     list_label=_("Cancel selected workflows and stop running tasks"),
-    act=_for_each(partial(control.cancel, include_running=True)),
+    act=_for_each("cancel", include_running=True),
     message=_cancelled,
     has_button=has_running_bodies,
     permission="cancel",

@@ -20,10 +20,9 @@ from ...db.now import Now
 from ...db.statements import Statement, count_query, decode_rows, run_queries, scalar
 from ...models import Lease, Rollup, Schedule, Task
 from ...models.depths import Depth, Depths, depths
-from ...models.lease import NEVER
+from ...models.lease import NEVER, REAPER_PREFIX
 from ...models.rollup import RollupSpan
 from ...models.schedule import DisabledBy
-from ...reaper.loop import LEASE_PREFIX
 from ..queue_status import QueueStatus, queue_rows, status_from_row
 from . import counts, history, latency, workflows
 from .counts import OVERLAPPING, Count
@@ -263,7 +262,7 @@ def reaper_ago(database: str) -> float | None:
 
 def _reaper_passes(database: str) -> QuerySet[Any, Any]:
     """Return the seconds until each reaper's last pass, which are negative. A pass with --once takes no lease."""
-    held = Lease.objects.using(database).filter(name__startswith=LEASE_PREFIX, renewed_at__gt=NEVER)
+    held = Lease.objects.using(database).filter(name__startswith=REAPER_PREFIX, renewed_at__gt=NEVER)
     return held.order_by("-renewed_at").values_list(SecondsUntil("renewed_at"))
 
 
