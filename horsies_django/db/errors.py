@@ -22,6 +22,9 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 #: The code for a missing privilege.
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 
+#: Codes and classes of codes for errors that come of no row: no connection, no resources, a shutdown, an unknown table.
+_OF_ALL_ROWS: Final = (READ_ONLY, LOCK_NOT_AVAILABLE, "08", "42", "53", "57P", "58")
+
 #: The class of errors that functions raise, such as a trigger that refuses a row.
 _RAISED: Final = "P0"
 
@@ -78,19 +81,38 @@ def primary_message(error: Exception) -> str:
     return str(getattr(diagnosis, "message_primary", None) or (error if isinstance(error, Error) else repr(error)))
 
 
-def row_by_row(rows: Sequence[T], act: Callable[[Sequence[T]], R], set_aside: Callable[[T, Exception], R]) -> list[R]:
+def concerns_all_rows(error: BaseException) -> bool:
+    """Whether no row causes the error: the database is away, busy or read-only, or refuses the statement as such.
+
+    A statement timeout, a deadlock or a damaged page may come of one row.
+    """
+    if code := sqlstate(error):
+        return code.startswith(_OF_ALL_ROWS)
+    return isinstance(error, OperationalError | InterfaceError)
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether the database refuses the statement for now, whatever the row, or because another one was in the way."""
+    return isinstance(error, Error) and not is_permanent_error(error)
+
+
+def row_by_row(
+    rows: Sequence[T],
+    act: Callable[[Sequence[T]], R],
+    set_aside: Callable[[T, Exception], R],
+    is_raised: Callable[[BaseException], bool] = is_temporary,
+) -> list[R]:
     """Apply ``act`` to rows, or to their keys; if that fails, to each alone. Return what it returns.
 
     ``set_aside`` handles the rows that fail alone, so that one row never stops the others. Each call of ``act`` has to
-    be a transaction or a savepoint. Raises errors that no row causes: the database is unavailable, or refuses the
-    statement whatever the row.
+    be a transaction or a savepoint. Raises the errors for which ``is_raised`` is true.
     """
     try:
         return [act(rows)] if rows else []
     except Exception as error:
-        if isinstance(error, Error) and not is_permanent_error(error):
+        if is_raised(error):
             raise
         if len(rows) == 1:
             return [set_aside(rows[0], error)]
         logger.exception("batch failed rows=%d: retried one by one", len(rows))
-    return [result for row in rows for result in row_by_row([row], act, set_aside)]
+    return [result for row in rows for result in row_by_row([row], act, set_aside, is_raised)]

@@ -18,7 +18,7 @@ from django.db import models, transaction
 from django.db.models import Case, Count, Q, Value, When
 
 from ..core.status import TaskStatus
-from ..db.errors import row_by_row
+from ..db.errors import concerns_all_rows, row_by_row
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.now import Now
 from ..db.on_commit import on_commit_robust
@@ -135,7 +135,7 @@ def sweep(database: str) -> int:
     total, last = 0, ""
     while keys := _waiting(database, last):
         last = keys[-1]
-        total += sum(row_by_row(_with_room(database, keys), partial(release_all, database), _leave))
+        total += sum(row_by_row(_with_room(database, keys), partial(release_all, database), _leave, concerns_all_rows))
     return total
 
 

@@ -56,17 +56,17 @@ WORK: dict[str, Callable[[int], list[Task]]] = {
 
 
 @pytest.fixture
-def poison() -> Iterator[Callable[[Task], Any]]:
+def poison() -> Iterator[Callable[..., Any]]:
     """Make the database refuse every change of one row."""
     with _refusing() as refuse:
         yield refuse
 
 
 @contextmanager
-def _refusing() -> Iterator[Callable[[Task], Any]]:
+def _refusing() -> Iterator[Callable[..., Any]]:
     names: list[str] = []
 
-    def refuse(row: Task) -> None:
+    def refuse(row: Task, code: str = "P0001") -> None:
         key = str(row.pk) if connection.vendor == "postgresql" else row.pk.hex
         with connection.cursor() as cursor:
             for when in ("UPDATE", "DELETE"):
@@ -75,7 +75,7 @@ def _refusing() -> Iterator[Callable[[Task], Any]]:
                 if connection.vendor == "postgresql":
                     cursor.execute(
                         f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger AS $$ BEGIN "
-                        "RAISE EXCEPTION 'this row is poison'; END $$ LANGUAGE plpgsql"
+                        f"RAISE EXCEPTION 'this row is poison' USING ERRCODE = '{code}'; END $$ LANGUAGE plpgsql"
                     )
                     cursor.execute(
                         f"CREATE TRIGGER {name} BEFORE {when} ON horsies_tasks FOR EACH ROW "

@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django.core.compat import task_backends
 from horsies_django.models import Heartbeat, Task
 from horsies_django.models.transitions import BATCH
+from horsies_django.reaper.batches import run_batch
 from horsies_django.reaper.duties import DUTIES, run_pass
 from tests.jobs import limited
 from tests.reaper.conftest import WORK
@@ -94,6 +95,29 @@ def test_rows_at_the_head_that_refuse_changes_do_not_block_the_rest(poison, capl
 
     assert reap()["expired overdue tasks"].count == BATCH + 3 - 20
     assert caplog.text.count("task can't be processed") >= 20
+
+
+def test_a_batch_of_which_every_row_refuses_changes_does_not_hide_the_rows_behind_it(poison):
+    rows = sorted(WORK["expired overdue tasks"](5), key=lambda row: row.pk)
+    for row in rows[:4]:
+        poison(row)
+
+    batch = run_batch(Task.objects.overdue().order_by("pk"), lambda rows: rows.expire(), size=2)
+
+    assert (batch.found, batch.done) == (1, 1)
+    assert Task.objects.get(status="EXPIRED").pk == rows[4].pk
+
+
+@pytest.mark.parametrize("code", ["XX001", "0A000", "57014", "40001", "40P01"])
+def test_a_row_that_always_ends_a_statement_with_an_error_of_the_server_stops_no_other_row(poison, code):
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite can't raise any SQLSTATE")
+    rows = WORK["expired overdue tasks"](5)
+    poison(rows[2], code)
+
+    report = reap()["expired overdue tasks"]
+
+    assert (report.count, report.error) == (4, "")
 
 
 def test_a_stale_run_with_a_damaged_policy_is_not_retried(caplog):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError, connections, models, transaction
+from django.db import models, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
 
 from ...core.results import OperationalCode, RetrievalCode, TaskError
@@ -25,15 +25,7 @@ from ...core.workflow_status import (
     WorkflowTaskStatus,
 )
 from ...db.completions import notify_after_commit
-from ...db.errors import (
-    INSUFFICIENT_PRIVILEGE,
-    LOCK_NOT_AVAILABLE,
-    READ_ONLY,
-    is_row_error,
-    primary_message,
-    row_by_row,
-    sqlstate,
-)
+from ...db.errors import concerns_all_rows, is_row_error, primary_message, row_by_row
 from ...db.expressions import NowPlus, SecondsUntil
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
@@ -44,8 +36,6 @@ from .advance import Engine
 from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeEnd, NodeResult, NodeRows, err_result, read_ends, read_nodes
 
 logger = logging.getLogger("horsies_django.reaper")
-
-R = TypeVar("R")
 
 #: How many trees one pass repairs at most.
 MAX_TREES: Final = 200
@@ -88,20 +78,7 @@ def _repair_or_fail(database: str, root: UUID) -> Repaired:
             is_locked = Workflow.objects.using(database).lock([root], skip=True)
             return _repair_tree(database, root) if is_locked else Repaired(root)
 
-    return _each_alone(database, [root], run, partial(_fail_tree, database))
-
-
-def _each_alone(
-    database: str, keys: Sequence[UUID], act: Callable[[Sequence[UUID]], R], set_aside: Callable[[UUID, Exception], R]
-) -> R:
-    """Apply ``act`` to one key, so that no tree stops the others: not by a statement timeout or a deadlock either."""
-    try:
-        return row_by_row(keys, act, set_aside)[0]
-    except (OperationalError, InterfaceError) as error:
-        is_shared = sqlstate(error) in (READ_ONLY, LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE)
-        if is_shared or connections[database].in_atomic_block or not connections[database].is_usable():
-            raise
-        return set_aside(keys[0], error)
+    return row_by_row([root], run, partial(_fail_tree, database), concerns_all_rows)[0]
 
 
 def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
@@ -118,7 +95,7 @@ def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
             count = _fail_unreadable(database, root, f"The rows of the workflow are damaged: {why}")
             return Repaired(root, ended_workflows=count, error=why)
 
-    return _each_alone(database, [root], fail, _leave)
+    return row_by_row([root], fail, _leave, concerns_all_rows)[0]
 
 
 def _leave(root: UUID, error: Exception) -> Repaired:
@@ -181,7 +158,7 @@ def _expire_or_fail(
     def fail(_: UUID, problem: Exception) -> bool:
         return bool(_fail_tree(which.db, root, problem).ended_workflows)
 
-    return _each_alone(which.db, [key], lambda _: _expire(which, key, root, error), fail)
+    return row_by_row([key], lambda _: _expire(which, key, root, error), fail, concerns_all_rows)[0]
 
 
 def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
