@@ -16,7 +16,7 @@ from django.utils import translation
 from django.utils.html import strip_tags
 
 from horsies_django import Workflow as Definition
-from horsies_django.admin.schedules.schedule_actions import RUN_NOW
+from horsies_django.admin.schedules.admin import RUN_NOW
 from horsies_django.admin.schedules.timing_text import describe_timing
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task, Workflow
@@ -326,7 +326,7 @@ def test_a_schedule_removed_from_the_code_can_be_disabled_and_deleted(staff):
 
 
 def preview(client, schedule=None, **typed):
-    given = {"timing": "cron:30 2 * * *", "timezone": "Europe/Berlin"} | typed
+    given = {"timing": "cron:30 2 * * *", "timezone": "Europe/Berlin", "jitter": "0"} | typed
     url = f"{LIST}preview/" if schedule is None else address(schedule, "preview")
     return client.get(url, given)
 

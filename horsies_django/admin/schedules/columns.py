@@ -1,4 +1,4 @@
-"""The columns of the schedule list."""
+"""The columns of the schedule list, and a schedule's state in words."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from django.utils.translation import gettext_lazy as _
 from ...core.numbers import format_number
 from ...models import Schedule
 from ...models.schedule import DisabledBy
+from ...ops.metrics.snapshot import LATE_AFTER
 from ..ages import relative_time
 from ..formatting import format_time
 from ..live_columns import LiveAdmin, live_column
-from .state_badge import state_badge
 from .timing_text import describe_timing
 
 #: Characters of an error in a row.
 ERROR: Final = 60
+
+#: Labels by reason for being disabled.
+DISABLED: Final = {
+    DisabledBy.OPERATOR: _("disabled by an operator"),
+    DisabledBy.CODE: _("disabled in code"),
+    DisabledBy.END: _("ended"),
+    DisabledBy.TIMING: _("invalid timing"),
+}
 
 
 class ScheduleColumns(LiveAdmin):
@@ -84,3 +92,26 @@ def format_moment(moment: datetime | None, now: datetime) -> SafeString | str:
     return format_html(
         '{} <span class="quiet horsies-at">{}</span>', relative_time(moment, now), format_time(moment, exactly=False)
     )
+
+
+def state_badge(schedule: Any) -> SafeString:
+    """Return a label: enabled, or why it is disabled."""
+    if schedule.enabled:
+        return format_html('<span class="horsies-alive">{}</span>', _("enabled"))
+    kind = "silent" if schedule.disabled_by == DisabledBy.TIMING else "paused"
+    words = (
+        _("removed from the code")
+        if is_gone_from_code(schedule)
+        else DISABLED.get(schedule.disabled_by) or _("disabled")
+    )
+    return format_html('<span class="horsies-{}">{}</span>', kind, words)
+
+
+def is_gone_from_code(schedule: Any) -> bool:
+    """Return whether code declared it once and no longer does."""
+    return bool(schedule.disabled_by == DisabledBy.CODE and schedule.declared_enabled is None)
+
+
+def is_late(schedule: Any) -> bool:
+    """Return whether it is overdue and has not been sent. Reads the annotation ``next_in``, in seconds."""
+    return bool(schedule.enabled and schedule.next_in is not None and schedule.next_in < -LATE_AFTER)

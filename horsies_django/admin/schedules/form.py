@@ -1,12 +1,16 @@
-"""The form of a schedule that is not declared in code."""
+"""The form of a schedule that no code declares, and the next runs while it is filled in."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import available_timezones
 
 from django import forms
 from django.forms import ModelForm
+from django.utils.formats import date_format
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ...core.compat import task_backends
@@ -17,9 +21,11 @@ from ...enqueue.task import HorsiesTask
 from ...models import Schedule
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...workflows.definition_registry import definition_registry
+from ..ages import relative_time
 from ..base import queue_database
 from ..form_fields import SuggestionInput, validate_date
 from ..lists.name_filters import task_names
+from .timing_text import describe_timing
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Schedule]
@@ -112,3 +118,53 @@ def _is_loaded_task(name: str) -> bool:
 def _workflow_names() -> set[str]:
     keys = (definition._meta.options.definition_key for definition in definition_registry.definitions.values())
     return set(filter(None, keys))
+
+
+# The next runs.
+
+#: The fields that the next runs depend on.
+TIMING_FIELDS: Final = ("name", "timing", "timezone", "skip_nonexistent", "start_at", "end_at", "jitter")
+
+#: Number of runs shown.
+MAX_RUNS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class UpcomingRun:
+    """A future run: its time in the schedule's zone, and relative to now."""
+
+    text: str
+    left: SafeString
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The next runs in words and as times, or the error. Empty if no timing was entered."""
+
+    words: str = ""
+    runs: tuple[UpcomingRun, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+def preview_of_form(form: ScheduleForm, now: datetime) -> Preview:
+    """Return the next runs of a schedule as entered so far, or what is wrong with the timing; nothing is saved."""
+    if not str(form["timing"].value() or "").strip():
+        return Preview()
+    shown = [name for name in TIMING_FIELDS if name != "name"]
+    errors = [f"{form.fields[name].label}: {text}" for name in shown for text in form.errors.get(name, ())]
+    if errors:
+        return Preview(errors=tuple(errors))
+    if not {*form.changed_data}.isdisjoint(TIMING_FIELDS):
+        form.instance.next_run_at = form.instance.next_slot_at = None  # computed again
+    return preview_of(form.instance, now)
+
+
+def preview_of(schedule: Schedule, now: datetime) -> Preview:
+    """Return the next runs of a schedule, or the error if its timing is invalid."""
+    try:
+        slots = schedule.slots
+        dues = [slots.due_at(slot).astimezone(slots.zone) for slot in slots.upcoming(now, MAX_RUNS)]
+    except (ValueError, OverflowError) as error:  # a row written outside the form may exceed the calendar
+        return Preview(errors=(str(error),))
+    runs = tuple(UpcomingRun(date_format(due, "D Y-m-d H:i:s T"), relative_time(due, now)) for due in dues)
+    return Preview(describe_timing(schedule.timing, schedule.timezone), runs)

@@ -27,8 +27,7 @@ from ..charts import CHART_CSS, attempt_urls, outcome_chart, time_chart
 from ..links import Links
 from ..lists.cells import short
 from ..periods import chart_title, chosen_period, describe_lag, minutes_ahead, period_tabs
-from ..schedules.columns import format_moment
-from ..schedules.state_badge import state_badge
+from ..schedules.columns import format_moment, state_badge
 from ..schedules.timing_text import describe_timing
 from .columns import TaskColumns, complete_rows, with_columns
 from .fields import TaskFields

@@ -111,14 +111,13 @@ class Command(QueueCommand):
             raise CommandError(str(error)) from error
 
     def _list(self, rows: ScheduleQuerySet, *, is_json: bool) -> None:
-        schedules = list(rows.order_by("name").only(*_COLUMNS).annotate(read_at=Now()))
         if is_json:
-            self.stdout.write(json.dumps({"schedules": [_as_json(row) for row in schedules]}, indent=2))
-        elif not schedules:
-            self.stdout.write("There are no schedules.")
-        else:
-            for line in table(_HEADS, [_cells(row) for row in schedules], 7):
-                self.stdout.write(line)
+            values = list(rows.order_by("name").values(*_COLUMNS))
+            self.stdout.write(json.dumps({"schedules": values}, indent=2, default=_as_json))
+            return
+        schedules = [_cells(row) for row in rows.order_by("name").only(*_COLUMNS).annotate(read_at=Now())]
+        for line in table(_HEADS, schedules, 7) if schedules else ("There are no schedules.",):
+            self.stdout.write(line)
 
     def _act(self, action: str, rows: ScheduleQuerySet, names: Sequence[str], alias: str) -> None:
         if problems := list(_unknown(rows, names, alias)):
@@ -163,31 +162,24 @@ def _enable(row: ScheduleQuerySet) -> tuple[bool, str]:
     if row.enable():
         return True, "is enabled."
     schedule = row.first()
-    if schedule is not None and schedule.enabled:
-        return True, "is enabled already."
     if schedule is None:
         return False, "could not be enabled: it is gone."
+    if schedule.enabled:
+        return True, "is enabled already."
     schedule.enabled = True
     schedule.plan(database_now(row.db))
     is_unreadable = schedule.disabled_by == DisabledBy.TIMING
-    return (
-        False,
-        f"could not be enabled: {schedule.last_error if is_unreadable else 'it has no slot left before its end.'}",
-    )
+    why = schedule.last_error if is_unreadable else "it has no slot left before its end."
+    return False, f"could not be enabled: {why}"
 
 
 def _disable(row: ScheduleQuerySet) -> tuple[bool, str]:
     return True, "is disabled." if row.disable() else "is disabled already."
 
 
-def _as_json(row: Schedule) -> dict[str, Any]:
-    values = {name: getattr(row, name) for name in _COLUMNS}
-    for name in ("next_run_at", "last_run_at", "last_slot_at"):
-        moment = aware(values[name])
-        values[name] = None if moment is None else moment.isoformat()
-    for name in ("last_task_id", "last_workflow_id"):
-        values[name] = None if values[name] is None else str(values[name])
-    return values
+def _as_json(value: Any) -> str:
+    moment = aware(value) if isinstance(value, datetime) else None
+    return str(value) if moment is None else moment.isoformat()
 
 
 def _cells(row: Any) -> tuple[str, ...]:
