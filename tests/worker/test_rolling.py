@@ -170,8 +170,11 @@ def test_an_unknown_call_fails_after_max_returns(drain):
     assert state(row) == (TaskStatus.FAILED, "WORKER_RESOLUTION_ERROR")
 
 
+DAMAGED = [5, [], {}, {"versions": 5, "times": "x"}, {"versions": [1], "times": -3}]
+
+
 @pytest.mark.once
-@pytest.mark.parametrize("damage", [5, [], {}, {"versions": 5, "times": "x"}, {"versions": [1], "times": -3}], ids=str)
+@pytest.mark.parametrize("damage", DAMAGED, ids=str)
 def test_a_damaged_unknown_to_column_is_reset(drain, damage):
     add_other_worker()
     row = unknown(unknown_to=damage)
@@ -205,6 +208,17 @@ def test_the_admin_shows_which_version_does_not_know_the_call(drain, admin_clien
     assert code_version.fingerprint() in reason.words
     page = admin_client.get(f"/admin/horsies_django/task/{row.pk}/change/").content.decode()
     assert "is waiting for a worker with another version of the code" in page
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("damage", DAMAGED, ids=str)
+def test_the_admin_ignores_a_damaged_unknown_to_column(admin_client, damage):
+    row = unknown(unknown_to=damage)
+
+    response = admin_client.get(f"/admin/horsies_django/task/{row.pk}/change/")
+
+    assert response.status_code == 200
+    assert "another version of the code" not in response.content.decode()
 
 
 @pytest.mark.once

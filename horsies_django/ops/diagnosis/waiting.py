@@ -13,6 +13,7 @@ from django.db.models.functions import Coalesce
 from ...core.numbers import format_lower_bound
 from ...core.status import BeatRole, TaskStatus
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ...db.fields import strings_in
 from ...db.now import Now
 from ...models import Heartbeat, Queue, Task, Worker, Workflow, WorkflowTask
 from ...models.claim.query import DUE_AT
@@ -63,9 +64,10 @@ def _pending(task: Task, now: datetime) -> Iterator[Reason]:
         return
     is_due = task.enqueued_at <= now
     reasons = _workflow(task) if task.workflow_id is not None else []
-    if task.unknown_to is not None:
-        versions = ", ".join(map(str, task.unknown_to.get("versions") or "?"))
-        reasons.append(Reason.of(ReasonCode.OTHER_VERSION, None if is_due else task.enqueued_at, versions=versions))
+    stored = task.unknown_to
+    if versions := strings_in(stored.get("versions")) if isinstance(stored, dict) else []:
+        words = ", ".join(versions)
+        reasons.append(Reason.of(ReasonCode.OTHER_VERSION, None if is_due else task.enqueued_at, versions=words))
     elif not is_due:
         code = ReasonCode.SCHEDULED if task.next_retry_at is None else ReasonCode.RETRYING
         reasons.append(Reason.of(code, task.enqueued_at, attempt=task.attempt))
