@@ -55,7 +55,7 @@ def latency_charts(database: str, queue: str, minute: int, threshold: float | No
     """
     charts = []
     for period in (HOUR, DAY):
-        history = attempt_history(database, minute, period, "waits", queue_name=queue)
+        history = attempt_history(database, minute, period, ["waits"], queue_name=queue)
         series = Series("p95", _("wait time (p95)"), history.percentiles("waits", 0.95))
         panel = Panel("", [series], intervals=4, is_time=True, threshold=threshold)
         title: Any = chart_title(_("Wait time"), period)

@@ -104,7 +104,7 @@ class TaskNamePages(TaskColumns, TaskFields):
         database = self._database()
         clock = rollup_clock(database)
         history = attempt_history(
-            database, clock.minute, period, "waits", "runs", offset=minutes_ahead(), task_name=task_name
+            database, clock.minute, period, ["waits", "runs"], offset=minutes_ahead(), task_name=task_name
         )
         total = history.totals.total()
         urls = attempt_urls(self._url("changelist"), history, task_name=task_name)

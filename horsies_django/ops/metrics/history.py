@@ -137,7 +137,7 @@ def count_by_outcome(rows: QuerySet[Rollup, Any], *columns: str) -> Iterator[tup
 
 
 def attempt_history(
-    database: str | None, minute: int, period: Period, *times: str, offset: int = 0, **where: Any
+    database: str | None, minute: int, period: Period, times: Sequence[str] = (), *, offset: int = 0, **where: Any
 ) -> History:
     """Return the attempts that ended in each bucket of ``period``, in one statement.
 
