@@ -12,6 +12,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from horsies_django import RetryPolicy
 from horsies_django.admin.formatting import format_count
 from horsies_django.core.ids import uuid7
 from horsies_django.core.workflow_status import WorkflowStatus
@@ -314,7 +315,8 @@ def test_a_page_needs_at_most_14_statements_in_every_state(staff, state):
 
 
 def test_failed_and_retrying_rows_show_the_error(staff, drain):
-    tasks.fixed.send("again")
+    policy = RetryPolicy.fixed([3_600] * 2, auto_retry_for=["DOWN"], jitter=False)
+    tasks.fixed.with_options(retry_policy=policy).send("again")
     tasks.fail.send("x" * 1_000)
     drain()
     client = staff("view_task")

@@ -161,7 +161,7 @@ def test_a_silent_worker_is_marked_beside_its_tasks(staff):
 
     shown = rows(staff("view_task", "view_worker", "retry_task"))
 
-    assert "not responding (no heartbeat for 70 s; expected every 30 s)" in shown[str(silent.pk)]
+    assert re.search(r"not responding \(no heartbeat for \d\d s; expected every 30 s\)", shown[str(silent.pk)])
     assert "heartbeat" not in shown[str(online.pk)]
 
 

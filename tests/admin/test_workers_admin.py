@@ -56,8 +56,8 @@ def test_the_list_shows_host_queues_slots_and_memory_of_each_worker(staff):
     ("silence", "state"),
     [
         (55, "online"),
-        (70, "not responding (no heartbeat for 70 s; expected every 30 s)"),
-        (3_600, "offline (no heartbeat for 60 min)"),
+        (70, r"not responding \(no heartbeat for \d\d s; expected every 30 s\)"),
+        (3_600, r"offline \(no heartbeat for 60 min\)"),
     ],
 )
 def test_a_worker_that_misses_two_heartbeats_is_marked_before_its_tasks_are_recovered(staff, silence, state):
@@ -66,9 +66,9 @@ def test_a_worker_that_misses_two_heartbeats_is_marked_before_its_tasks_are_reco
     client = staff("view_worker", "view_task")
 
     for url in (LIST, reverse("admin:horsies_django_worker_change", args=["w-1"])):
-        assert state in text_of(client.get(url).content.decode()), url
+        assert re.search(state, text_of(client.get(url).content.decode())), url
     overview = text_of(client.get(OVERVIEW).content.decode())
-    assert (state in overview) == (silence < 3_600)
+    assert bool(re.search(state, overview)) == (silence < 3_600)
     assert ("may be dead" in overview) == (silence == 70)
 
 
@@ -83,7 +83,7 @@ def test_a_worker_that_stands_still_is_shown_with_the_time_for_which_it_has(staf
         assert "online (" not in shown
 
     Worker.objects.update(last_beat_at=NowPlus(-70))
-    assert "not responding (no heartbeat for 70 s" in text_of(client.get(LIST).content.decode())
+    assert "not responding (no heartbeat for 7" in text_of(client.get(LIST).content.decode())
 
 
 def test_the_overview_counts_workers_by_their_state(staff):

@@ -125,9 +125,8 @@ def test_the_schedule_list_and_the_scheduler_print_no_control_characters(caplog)
         timing="every:60",
         task_name="tests.management.test_control_characters.raises",
         enabled=True,
-        next_run_at=due,
-        next_slot_at=due,
     )
+    Schedule.objects.update(next_run_at=due, next_slot_at=due)
 
     assert is_plain(printed("horsies_schedule", "list"))
     assert is_plain(printed("horsies_scheduler", once=True, verbosity=0))
