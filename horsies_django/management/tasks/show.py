@@ -52,27 +52,18 @@ _FACTS: Final = (
 
 def print_list(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
     """Print tasks page by page."""
-    which = parse_filters(options)
     limit = None if options["all"] else parse_count("--limit", options["limit"])
     size = PAGE if limit is None else min(limit, PAGE)
+    pages = inspector.pages(parse_filters(options), size=size, after=options["after"])
+    rest = islice(chain.from_iterable(pages), limit)
     last: TaskSummary | None = None
     printed = 0
-    for page in _limited_pages(inspector, which, size, limit, options["after"]):
+    while page := list(islice(rest, size)):
         for line in _lines(page, options, with_heads=printed == 0):
             out.write(line)
         last, printed = page[-1], printed + len(page)
     if last is not None and printed == limit and not options["json"] and not options["ids"]:
         err.write(f"There may be more: --after {last.id}")
-
-
-def _limited_pages(
-    inspector: Inspector, which: Any, size: int, limit: int | None, after: str | None
-) -> Iterator[list[TaskSummary]]:
-    """Yield pages of at most ``limit`` tasks in total."""
-    every = chain.from_iterable(inspector.pages(which, size=size, after=after))
-    while page := list(islice(every, size if limit is None else min(size, limit))):
-        yield page
-        limit = None if limit is None else limit - len(page)
 
 
 def _lines(page: list[TaskSummary], options: dict[str, Any], *, with_heads: bool) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from operator import and_, or_
-from typing import Final, Self
+from typing import Final, Self, TypedDict
 
 from django.db.models import Q
 
@@ -72,6 +72,20 @@ def _union(parts: set[ScanScope]) -> ScanScope:
     if all(scope.partitions for scope in parts):
         return ScanScope(partitions=tuple(partition for scope in parts for partition in scope.partitions))
     return scopes.TABLE
+
+
+class FilterArguments(TypedDict, total=False):
+    """Filters as callers of the inspector pass them; None means no filter.
+
+    ``status`` is one state or several, ``task`` a name or an alias, ``older_than`` the least age (seconds, a timedelta
+    or a string such as ``"7d"``), and ``error`` a fingerprint.
+    """
+
+    status: State | str | Iterable[State | str] | None
+    queue: str | None
+    task: str | None
+    older_than: timedelta | float | str | None
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

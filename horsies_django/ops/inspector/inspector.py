@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 from uuid import UUID
 
 from ...core.backends import config_of, horsies_backend
@@ -23,7 +22,7 @@ from ...models import Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
 from .actions import TaskAction
-from .criteria import TaskFilters
+from .criteria import FilterArguments, TaskFilters
 from .selection import MISSING, Report, Selection, Skipped
 from .task_states import State
 from .task_values import TaskDetail, TaskSummary, task_detail, task_summaries, with_summary_columns
@@ -57,23 +56,13 @@ class Inspector:
     # Reading.
 
     def list(
-        self,
-        *,
-        status: State | str | Iterable[State | str] | None = None,
-        queue: str | None = None,
-        task: str | None = None,
-        older_than: timedelta | float | str | None = None,
-        error: str | None = None,
-        limit: int = PAGE,
-        after: UUID | str | None = None,
+        self, *, limit: int = PAGE, after: UUID | str | None = None, **filters: Unpack[FilterArguments]
     ) -> list[TaskSummary]:
         """Return a page of tasks, the newest first. Pass the last id of a page as ``after`` for the next one.
 
-        ``older_than`` is the least age: seconds, a timedelta or a string such as ``"7d"``. ``error`` is a fingerprint.
         Raises ValueError that names the allowed values.
         """
-        filters = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than, error=error)
-        return [*next(self.pages(filters, size=_count("limit", limit), after=after), [])]
+        return [*next(self.pages(TaskFilters.of(**filters), size=_count("limit", limit), after=after), [])]
 
     def pages(
         self, filters: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
@@ -93,18 +82,9 @@ class Inspector:
 
     # Acting.
 
-    def matching(
-        self,
-        *,
-        status: State | str | Iterable[State | str] | None = None,
-        queue: str | None = None,
-        task: str | None = None,
-        older_than: timedelta | float | str | None = None,
-        error: str | None = None,
-    ) -> Selection:
+    def matching(self, **filters: Unpack[FilterArguments]) -> Selection:
         """Select all tasks that match, as in ``matching(status="retrying").run()``. Raises ValueError."""
-        filters = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than, error=error)
-        return Selection(self.rows, filters)
+        return Selection(self.rows, TaskFilters.of(**filters))
 
     def with_ids(self, *ids: UUID | str | Iterable[UUID | str]) -> Selection:
         """Select tasks by their ids. Raises ValueError for an invalid id."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, reduce
 from itertools import chain
-from operator import or_
+from operator import attrgetter, or_
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from django.db import connections
@@ -114,7 +114,20 @@ class KeysetScan:
 
     def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
         """Return the page with the newest rows, with those just before an id, or with those just after one."""
-        return self._page_after(after) if after is not None else self._page_before(before)
+        is_down = after is None
+        start = before if is_down else after
+        rows, end = self._find(start, is_down=is_down)
+        is_full = len(rows) > PAGE
+        rows = rows[:PAGE]
+        ahead = rows[-1].pk if is_full else end
+        behind = None
+        if start is not None:
+            behind = rows[0].pk if rows else offset_key(start, -1 if is_down else 1)
+        ends = (None, None) if is_full or end is None else (end, start)
+        since, until = (None if key is None else created_at(key) for key in ends)
+        if is_down:
+            return Page(rows=rows, newer=behind, older=ahead, scanned_from=since, scanned_to=until)
+        return Page(rows=rows[::-1], newer=ahead, older=behind, scanned_from=until, scanned_to=since)
 
     def first(self, count: int, before: Key | None = None) -> list[Any]:
         """Return up to ``count`` rows, the newest or those just before an id, however far the scan has to go.
@@ -125,7 +138,8 @@ class KeysetScan:
         start, sizes = before, self._long_sizes if len(self.scope.partitions) > 1 else CHUNKS
         while True:
             for chunk in self._chunks(start, sizes, is_down=True):
-                matches += self._first(chunk, count - len(matches), is_down=True)
+                rows, _ = self._first(chunk, count - len(matches), FilterBudget(), is_down=True)
+                matches += rows
                 start = chunk.end
                 if len(matches) >= count or start is None:
                     return matches
@@ -216,47 +230,17 @@ class KeysetScan:
             if (start := chunk.end) is None:
                 return
 
-    def _page_before(self, before: Key | None) -> Page:
-        matches, end = self._find(before, is_down=True)
-        rows = matches[:PAGE]
-        newer = None
-        if before is not None:
-            newer = rows[0].pk if rows else offset_key(before, -1)
-        if len(matches) > PAGE:
-            return Page(rows=rows, newer=newer, older=rows[-1].pk)
-        if end is None:
-            return Page(rows=rows, newer=newer)
-        until = created_at(before) if before is not None else None
-        return Page(rows=rows, newer=newer, older=end, scanned_from=created_at(end), scanned_to=until)
-
-    def _page_after(self, after: Key) -> Page:
-        matches, end = self._find(after, is_down=False)
-        rows = matches[:PAGE][::-1]
-        older = rows[-1].pk if rows else offset_key(after, 1)
-        if len(matches) > PAGE:
-            return Page(rows=rows, newer=rows[0].pk, older=older)
-        if end is None:
-            return Page(rows=rows, older=older)
-        return Page(rows=rows, newer=end, older=older, scanned_from=created_at(after), scanned_to=created_at(end))
-
     def _find(self, start: Key | None, *, is_down: bool) -> tuple[list[Any], Key | None]:
         """Return up to one row more than a page holds, and the id at which the scan stopped; None: it saw all rows."""
-        sizes: tuple[int, ...] = CHUNKS
-        if len(self.scope.partitions) > 1:
-            sizes = self._long_sizes  # each costs two queries per partition
+        sizes = self._long_sizes if len(self.scope.partitions) > 1 else CHUNKS  # each costs two queries per partition
         matches: list[Any] = []
         budget = FilterBudget()
         end: Key | None = None
         for chunk in self._chunks(start, sizes, is_down=is_down):
-            end = chunk.end
-            if self.row_filter is None:
-                matches += self._first(chunk, PAGE + 1 - len(matches), is_down=is_down)
-            else:
-                rows, last = self._first_filtered(chunk, PAGE + 1 - len(matches), budget, is_down=is_down)
-                matches += rows
-                if last is not None:
-                    return matches, last
-            if len(matches) > PAGE:
+            rows, last = self._first(chunk, PAGE + 1 - len(matches), budget, is_down=is_down)
+            matches += rows
+            end = chunk.end if last is None else last
+            if len(matches) > PAGE or last is not None:
                 break
         return matches, end
 
@@ -265,17 +249,16 @@ class KeysetScan:
         """The chunk size of scans that are longer than a page."""
         return CHUNKS[-1:] if self.row_filter is None else (FILTERED_CHUNK,)
 
-    def _first(self, chunk: Chunk, count: int, *, is_down: bool) -> list[Any]:
-        """Return the first rows of a chunk in scan order. Each part has its own index, so it gets its own query."""
-        rows = self.rows.order_by("-pk" if is_down else "pk")
-        matches = [row for part in chunk.parts for row in rows.filter(part)[:count]]
-        return sorted(matches, key=_key_of, reverse=is_down)[:count]
+    def _first(self, chunk: Chunk, count: int, budget: FilterBudget, *, is_down: bool) -> tuple[list[Any], Key | None]:
+        """Return the first rows of a chunk in scan order, and the id at which the row filter's budget was used up.
 
-    def _first_filtered(
-        self, chunk: Chunk, count: int, budget: FilterBudget, *, is_down: bool
-    ) -> tuple[list[Any], Key | None]:
-        """Return the first rows of a chunk that pass the row filter, and the id at which the budget was used up."""
-        rows, limit = self.rows.order_by("-pk" if is_down else "pk"), MAX_FILTERED - budget.read
+        Each part has its own index, so it gets its own query.
+        """
+        rows = self.rows.order_by("-pk" if is_down else "pk")
+        if self.row_filter is None:
+            every = [row for part in chunk.parts for row in rows.filter(part)[:count]]
+            return sorted(every, key=attrgetter("pk"), reverse=is_down)[:count], None
+        limit = MAX_FILTERED - budget.read
         keys = {key for part in chunk.parts for key in rows.filter(part).values_list("pk", flat=True)[:limit]}
         return self._first_passing(rows, sorted(keys, reverse=is_down)[:limit], count, budget)
 
@@ -290,11 +273,24 @@ class KeysetScan:
             yield from self._index_chunks(self._index_keys, start, is_short, is_down=is_down)
             return
         for size in sizes:
-            end = self._chunk_end(start, size, is_down=is_down)
-            yield Chunk(self._parts(start, end, size, is_down=is_down), end)
-            if end is None:
+            chunk = self._chunk(start, size, is_down=is_down)
+            yield chunk
+            start = chunk.end
+            if start is None:
                 return
-            start = end
+
+    def _chunk(self, start: Key | None, size: int, *, is_down: bool) -> Chunk:
+        """Return the next ``size`` rows of the scope; its end is the id of the last; None if there are fewer."""
+        length = self._partition_size(size)
+        rows = self.all_rows.filter(self._between(start, None, is_down=is_down))
+        keys = rows.order_by("-pk" if is_down else "pk").values_list("pk", flat=True)
+        nexts = [keys.filter(partition) for partition in self.scope.partitions or (Q(),)]
+        ends = [key for each in nexts for key in each[length - 1 : length]]
+        end: Key | None = (max if is_down else min)(ends, default=None)
+        between = self._between(start, end, is_down=is_down)
+        if not self.scope.partitions:
+            return Chunk((between,), end)
+        return Chunk(tuple(between & Q(InSubquery(F("pk"), Subquery(each[:length]))) for each in nexts), end)
 
     def _index_chunks(self, keys: list[Key], start: Key | None, is_short: bool, *, is_down: bool) -> Iterator[Chunk]:
         ahead = [key for key in keys if start is None or (key < start if is_down else key > start)]
@@ -317,28 +313,6 @@ class KeysetScan:
             if len(keys) > MAX_INDEX_ROWS:
                 return None
         return sorted(keys)
-
-    def _chunk_end(self, start: Key | None, size: int, *, is_down: bool) -> Key | None:
-        """Return the id of the last of the next ``size`` rows of the scope; None if there are fewer."""
-        ends: list[Key] = []
-        for partition in self.scope.partitions or (Q(),):
-            ends += self._next_keys(start, partition, is_down=is_down)[
-                self._partition_size(size) - 1 : self._partition_size(size)
-            ]
-        return (max if is_down else min)(ends, default=None)
-
-    def _parts(self, start: Key | None, end: Key | None, size: int, *, is_down: bool) -> tuple[Q, ...]:
-        between = self._between(start, end, is_down=is_down)
-        nexts = [
-            self._next_keys(start, partition, is_down=is_down)[: self._partition_size(size)]
-            for partition in self.scope.partitions
-        ]
-        return tuple(between & Q(InSubquery(F("pk"), Subquery(keys))) for keys in nexts) or (between,)
-
-    def _next_keys(self, start: Key | None, partition: Q, *, is_down: bool) -> QuerySet[Any, Any]:
-        """Return the keys of one partition from ``start`` on."""
-        rows = self.all_rows.filter(self._between(start, None, is_down=is_down), partition)
-        return rows.order_by("-pk" if is_down else "pk").values_list("pk", flat=True)
 
     def _partition_size(self, size: int) -> int:
         """Return how many rows of one partition a chunk has."""
@@ -363,7 +337,3 @@ class KeysetScan:
         """All rows of the table."""
         every: QuerySet[Any] = self.rows.model._default_manager.using(self.rows.db)
         return every
-
-
-def _key_of(row: Any) -> Key:
-    return row.pk
