@@ -20,7 +20,7 @@ class TaskContextFilter(logging.Filter):
         """Set the attributes that the record lacks."""
         if not all(hasattr(record, name) for name in LOG_ATTRIBUTES):
             run = current_run.get()
-            for name, value in log_attributes(None if run is None else run.claim).items():
+            for name, value in log_attributes(None if run is None else run.claimed).items():
                 if not hasattr(record, name):
                     setattr(record, name, value)
         return True

@@ -54,14 +54,14 @@ def current_task() -> CurrentTask | None:
     run = current_run.get()
     if run is None:
         return None
-    row: ClaimedRow = run.claim
+    row: ClaimedRow = run.claimed
     return CurrentTask(row.task_id, row.task_name, row.queue_name, row.attempt, row.workflow_id)
 
 
 def atomic_task_id() -> UUID | None:
     """Return the id of the task in whose atomic body the calling code runs; None elsewhere."""
     run = current_run.get()
-    return run.claim.task_id if run is not None and run.is_atomic else None
+    return run.claimed.task_id if run is not None and run.is_atomic else None
 
 
 def log_attributes(row: ClaimedRow | None) -> dict[str, Any]:

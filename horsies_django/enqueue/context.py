@@ -41,12 +41,12 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     @property
     def max_attempts(self) -> int:
         """The maximum number of attempts. A graceful stop or a snooze doesn't use one up."""
-        return self.run.claim.max_retries + 1
+        return self.run.claimed.max_retries + 1
 
     @property
     def is_last_attempt(self) -> bool:
         """Whether the task fails for good if this attempt fails."""
-        return self.run.claim.retry_count >= self.run.claim.max_retries
+        return self.run.claimed.retry_count >= self.run.claimed.max_retries
 
     @property
     def metadata(self) -> dict[str, Any]:

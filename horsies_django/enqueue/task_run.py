@@ -22,7 +22,7 @@ from ..models.claims import ClaimedTask, WorkerInfo, metadata_of
 class TaskRun(ABC):
     """The state of a run. ``state`` is what ``context.save()`` stored last, encoded; ``progress`` is JSON."""
 
-    claim: ClaimedTask
+    claimed: ClaimedTask
     options: Options
     runner: WorkerInfo
     stop_reason: type[TaskInterrupt] | None = None
@@ -34,7 +34,7 @@ class TaskRun(ABC):
     @property
     def task_id(self) -> UUID:
         """The id of the task's row."""
-        return self.claim.task_id
+        return self.claimed.task_id
 
     @property
     def database(self) -> str:
@@ -50,7 +50,7 @@ class TaskRun(ABC):
     def metadata(self) -> dict[str, Any]:
         """The task's metadata, the same dict each time."""
         if self._metadata is None:
-            self._metadata = metadata_of(self.claim)
+            self._metadata = metadata_of(self.claimed)
         return self._metadata
 
     def request_stop(self, reason: type[TaskInterrupt]) -> None:

@@ -131,7 +131,7 @@ def error_result(code: str, message: str, data: Any = None) -> str:
     return dumps({"err": TaskError(error_code=code, message=message, data=data).as_json()})
 
 
-def metadata_of(claim: ClaimedTask) -> dict[str, Any]:
+def metadata_of(claimed: ClaimedTask) -> dict[str, Any]:
     """Return a task's metadata; an empty dict if the row holds anything but a dict."""
-    stored = {} if claim.metadata is None else json.loads(claim.metadata)
+    stored = {} if claimed.metadata is None else json.loads(claimed.metadata)
     return stored if isinstance(stored, dict) else {}

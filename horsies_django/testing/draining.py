@@ -154,7 +154,7 @@ class _Drain:
             return False
         self._runs += 1
         if self._runs > MAX_RUNS:
-            raise RuntimeError(f"drain() has run {MAX_RUNS:,} tasks; the last is {ended.claim.task_name}.")
+            raise RuntimeError(f"drain() has run {MAX_RUNS:,} tasks; the last is {ended.claimed.task_name}.")
         self._record(ended)
         return True
 
@@ -177,9 +177,9 @@ class _Drain:
         return False
 
     def _record(self, ended: ExecutionResult) -> None:
-        claim, completion = ended.claim, ended.completion
-        key = claim.backend, claim.task_id
-        if not claim.task_name.startswith(ENGINE_TASK_PREFIX):
+        claimed, completion = ended.claimed, ended.completion
+        key = claimed.backend, claimed.task_id
+        if not claimed.task_name.startswith(ENGINE_TASK_PREFIX):
             self._handles.setdefault(key, _handle(ended))
         self._ended[key] = TaskStatus.COMPLETED if completion.is_success else TaskStatus.FAILED
         is_run_again = completion.delay is not None and self._runs_retries
@@ -229,14 +229,14 @@ def _on_commit_callbacks(database: str) -> Iterator[None]:
 
 
 def _handle(ended: ExecutionResult) -> TaskHandle[Any]:
-    return TaskHandle(ended.claim.task_id, backend=ended.claim.backend)
+    return TaskHandle(ended.claimed.task_id, backend=ended.claimed.backend)
 
 
 def _raise(ended: ExecutionResult) -> NoReturn:
-    claim, error = ended.claim, ended.completion.error
+    claimed, error = ended.claimed, ended.completion.error
     assert error is not None
     raised = ended.exception
     if raised is None:
         raised = TaskFailed(f"{error.code}: {error.message}", TaskError(error_code=error.code, message=error.message))
-    raised.add_note(f"Raised by task {claim.task_name} {claim.task_id}, attempt {claim.attempt}.")
+    raised.add_note(f"Raised by task {claimed.task_name} {claimed.task_id}, attempt {claimed.attempt}.")
     raise raised

@@ -94,7 +94,7 @@ def release_unknown(execution: Execution, error: BaseException) -> ExecutionResu
     delay = min(FIRST_DELAY * 2.0 ** min(times, 30), MAX_DELAY)
     return ExecutionResult(
         execution,
-        Completion(execution.task_id, execution.claim.claim, "null", delay=delay, unknown_to=note),
+        Completion(execution.task_id, execution.claimed.claim, "null", delay=delay, unknown_to=note),
         error.__cause__ or error,
     )
 
@@ -102,7 +102,7 @@ def release_unknown(execution: Execution, error: BaseException) -> ExecutionResu
 def _is_served_by_another(execution: Execution, versions: Collection[str]) -> bool:
     alive = Worker.objects.using(execution.database).alive(execution.options.recovery.stale_after)
     others = alive.accepting().exclude(code_version__in=versions)
-    return any(worker.serves(execution.claim.queue_name) for worker in others)
+    return any(worker.serves(execution.claimed.queue_name) for worker in others)
 
 
 def _read(stored: Any) -> tuple[list[str], int]:

@@ -70,20 +70,20 @@ class Execution(TaskRun):
     def __post_init__(self) -> None:
         """Set until when the function may start: before its deadline, and before a reaper may take its task."""
         self.start_by = self.submitted_at + self.options.recovery.running_stale_after / 2
-        if self.claim.start_deadline is not None:
-            self.start_by = min(self.start_by, self.claim.start_deadline)
+        if self.claimed.start_deadline is not None:
+            self.start_by = min(self.start_by, self.claimed.start_deadline)
 
     @property
     def shown_id(self) -> str:
         """The id of the task for the log, which needs it twice."""
         if self._shown_id is None:
-            self._shown_id = str(self.claim.task_id)
+            self._shown_id = str(self.claimed.task_id)
         return self._shown_id
 
     @property
     def is_typed(self) -> bool:
         """Whether the values of the row carry type tags."""
-        return self.claim.typed_payload and reads_typed(self.claim.backend, True)
+        return self.claimed.typed_payload and reads_typed(self.claimed.backend, True)
 
     @property
     def ends_by(self) -> float:
@@ -107,7 +107,7 @@ class Execution(TaskRun):
         self.raise_if_too_late()
         began = time.monotonic()
         if self.slot is not None:
-            self.slot.record_start(self.claim, began, math.inf if self.time_limit is None else self.time_limit)
+            self.slot.record_start(self.claimed, began, math.inf if self.time_limit is None else self.time_limit)
         self.started_at = began
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class Execution(TaskRun):
         """Store columns of the task's row; return whether this worker still holds it."""
         self.has_saved = True
         tasks = Task.objects.using(self.database)
-        mine = tasks.under_claims([self.claim], TaskStatus.RUNNING, self.runner.worker_id)
+        mine = tasks.under_claims([self.claimed], TaskStatus.RUNNING, self.runner.worker_id)
         return mine.update(**columns) > 0
 
     def interrupt(self) -> None:
@@ -233,9 +233,9 @@ class ExecutionResult:
         self.duration = max(0.0, time.monotonic() - self.execution.started_at)
 
     @property
-    def claim(self) -> ClaimedTask:
+    def claimed(self) -> ClaimedTask:
         """The claimed row."""
-        return self.execution.claim
+        return self.execution.claimed
 
     @property
     def is_final(self) -> bool:
@@ -244,26 +244,33 @@ class ExecutionResult:
 
     def log(self) -> None:
         """Log the end of an attempt. Lines of short tasks are written together when the handler is flushed."""
-        claim, ended = self.claim, self.completion
+        claimed, ended = self.claimed, self.completion
         error = f" error={ended.error.code}" if ended.error else ""
         again = "" if ended.delay is None else f" in={ended.delay:.1f}s"
-        values = self.execution.shown_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
+        values = (
+            self.execution.shown_id,
+            claimed.task_name,
+            claimed.queue_name,
+            claimed.attempt,
+            self.duration,
+            error + again,
+        )
         if self.execution.stop_reason is TaskRevoked and not self.is_stored:
-            logger.warning(_ENDED, "revoked", *values, extra=log_attributes(claim))
+            logger.warning(_ENDED, "revoked", *values, extra=log_attributes(claimed))
         elif ended.unknown_to is not None:
             why = f"{again} for a worker of another version: {clean_text(str(self.exception))}"
-            logger.warning(_ENDED, "handed back", *values[:-1], why, extra=log_attributes(claim))
+            logger.warning(_ENDED, "handed back", *values[:-1], why, extra=log_attributes(claimed))
         elif ended.error is None:
-            console_logging.log_later(claim, _ENDED, "snoozes" if again else "completed", *values, is_last=False)
+            console_logging.log_later(claimed, _ENDED, "snoozes" if again else "completed", *values, is_last=False)
         elif again:
             kind = f"{ended.error.exception_class}: " if ended.error.exception_class else ""
-            extra = log_attributes(claim)
+            extra = log_attributes(claimed)
             why = f"{error}{again} why={kind}{ended.error.message}"
             logger.warning(_ENDED, "retries", *values[:-1], why, extra=extra)
             trace = "task traceback id=%s attempt=%s"
-            logger.debug(trace, claim.task_id, claim.attempt, exc_info=self._exc_info(), extra=extra)
+            logger.debug(trace, claimed.task_id, claimed.attempt, exc_info=self._exc_info(), extra=extra)
         else:
-            logger.error(_ENDED, "failed", *values, exc_info=self._exc_info(), extra=log_attributes(claim))
+            logger.error(_ENDED, "failed", *values, exc_info=self._exc_info(), extra=log_attributes(claimed))
 
     def _exc_info(self) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
         raised = self.exception

@@ -170,6 +170,6 @@ def _log(execution: Execution | None, alias: str) -> None:
     logger.error(
         "task left a transaction open id=%s name=%s database=%s: rolled back",
         execution.task_id if execution else "unknown",
-        execution.claim.task_name if execution else "unknown",
+        execution.claimed.task_name if execution else "unknown",
         alias,
     )

@@ -42,7 +42,7 @@ def build_call(
     body: Callable[[], Any],
 ) -> TaskCall:
     """Return the call of an execution as middleware sees it."""
-    claim = execution.claim
+    claim = execution.claimed
     return TaskCall(
         id=claim.task_id,
         task=task,

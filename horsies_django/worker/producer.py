@@ -246,7 +246,7 @@ class Producer:
                 if execution.has_started:
                     pool.start_ahead.record(execution.started_at - execution.submitted_at, result.duration)
                 break
-        self._unblock(result.claim.queue_name)
+        self._unblock(result.claimed.queue_name)
         self._state.results.put(result)
         self._watchdog.record_end(execution)
 
@@ -255,9 +255,9 @@ class Producer:
             return
         self._state.release_slot(execution)
         if execution.stop_reason is None:
-            values = execution.task_id, execution.claim.task_name, execution.claim.queue_name
+            values = execution.task_id, execution.claimed.task_name, execution.claimed.queue_name
             message = "task could not start in time id=%s name=%s queue=%s: handed back"
-            logger.warning(message, *values, extra=log_attributes(execution.claim))
+            logger.warning(message, *values, extra=log_attributes(execution.claimed))
 
     def _unblock(self, queue_name: str) -> None:
         """Claim again from a queue that had no room."""
@@ -372,7 +372,7 @@ class Producer:
     def _check_locks(self) -> bool:
         """Let those results be stored whose rows no transaction of their executions has locked any more."""
         results = self._state.results
-        results.release_unlocked(self._store.locked_ids([result.claim for result in results.maybe_locked]))
+        results.release_unlocked(self._store.locked_ids([result.claimed for result in results.maybe_locked]))
         return True
 
     def _mark_nodes_running(self) -> bool:
@@ -400,7 +400,7 @@ class Producer:
                     self._on_result(result)
             if self._state.results and (tick := self._retry(self._ticker.write)) is not None:
                 self._ticker.apply(tick)
-        self._retry(partial(self._put_back, [execution.claim for execution in still_running]))
+        self._retry(partial(self._put_back, [execution.claimed for execution in still_running]))
 
     def _interrupt_all(self, timeout: float) -> tuple[list[ExecutionResult], set[Execution]]:
         """Interrupt every execution; return the results that came within ``timeout`` seconds, and what still runs."""

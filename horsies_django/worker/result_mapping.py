@@ -78,7 +78,7 @@ def from_exception(
     if isinstance(raised, Snooze) and not is_timeout:
         return ExecutionResult(execution, _completion(execution, "null", delay=raised.after))
     result = _failed(execution, task, _code_of(raised, execution, task), raised)
-    claim = execution.claim
+    claim = execution.claimed
     uncharged = claim.attempt - 1 - claim.retry_count  # and those before the last retry() by an operator
     if is_outage(raised) and execution.has_returned and uncharged < MAX_LOST_COMMITS:
         delay = OUTAGE_SNOOZE * 2.0**uncharged
@@ -103,7 +103,7 @@ def outcome_of(
         return AttemptOutcome.SNOOZED, ""
     if isinstance(raised, Discard):
         return AttemptOutcome.DISCARDED, code
-    will_retry = retrying_policy(execution.claim, code, raised) is not None
+    will_retry = retrying_policy(execution.claimed, code, raised) is not None
     return AttemptOutcome.RETRYING if will_retry else AttemptOutcome.FAILED, code
 
 
@@ -112,7 +112,9 @@ def is_unknown_call(execution: Execution, raised: BaseException) -> bool:
     if execution.stop_reason is not None:
         return False
     if isinstance(raised, NotRegistered):
-        return execution.claim.task_name.startswith(ENGINE_TASK_PREFIX)  # a condition or a workflow that the row names
+        return execution.claimed.task_name.startswith(
+            ENGINE_TASK_PREFIX
+        )  # a condition or a workflow that the row names
     return isinstance(raised, InvalidCall) or (isinstance(raised, TypeError) and _is_bad_call(raised))
 
 
@@ -137,7 +139,7 @@ def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..
     reported = reported_error(raised)
     if isinstance(reported, Retry):
         return OutcomeCode.TASK_RETRY
-    if isinstance(raised, NotRegistered) and execution.claim.task_name.startswith(ENGINE_TASK_PREFIX):
+    if isinstance(raised, NotRegistered) and execution.claimed.task_name.startswith(ENGINE_TASK_PREFIX):
         return OperationalCode.WORKER_RESOLUTION_ERROR
     if isinstance(raised, TypeError) and _is_bad_call(raised):
         return ContractCode.ARGUMENT_TYPE_MISMATCH
@@ -204,7 +206,7 @@ def _error_result(
 ) -> ExecutionResult:
     result = dumps({"err": shown.as_json()})
     backoff = task.backoff if isinstance(task, HorsiesTask) else None
-    delay = retry_delay(execution.claim, error.code, raised, TaskResult(err=shown), backoff)
+    delay = retry_delay(execution.claimed, error.code, raised, TaskResult(err=shown), backoff)
     return ExecutionResult(
         execution,
         _completion(execution, result, error, delay),
@@ -223,7 +225,7 @@ def _message(raised: BaseException, code: str, execution: Execution) -> str:
 
 def fallback(execution: Execution, error: BaseException) -> ExecutionResult:
     """Return a substitute for a result that could not be built, with nothing that could fail again."""
-    claim = execution.claim
+    claim = execution.claimed
     logger.error("task result could not be built id=%s", claim.task_id, exc_info=error)
     code = OperationalCode.UNHANDLED_EXCEPTION.value
     message = f"{type(error).__name__} while the result was being built."
@@ -234,4 +236,4 @@ def fallback(execution: Execution, error: BaseException) -> ExecutionResult:
 def _completion(
     execution: Execution, result: str, error: AttemptError | None = None, delay: float | None = None
 ) -> Completion:
-    return Completion(execution.task_id, execution.claim.claim, result, error, delay, began=execution.started_at)
+    return Completion(execution.task_id, execution.claimed.claim, result, error, delay, began=execution.started_at)

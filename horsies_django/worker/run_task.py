@@ -60,7 +60,7 @@ def run_task(execution: Execution) -> ExecutionResult | NotStarted:
     try:
         execution.start()
         call = _prepare(execution)
-        signal_dispatcher.send_started(execution.claim, execution.database)
+        signal_dispatcher.send_started(execution.claimed, execution.database)
         if isinstance(call.task, HorsiesTask) and call.task.atomic:
             return _run_atomic(execution, call)
         return result_mapping.from_value(execution, call.task, _value(execution, call))
@@ -78,10 +78,10 @@ async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> Exe
     try:
         execution.start()
         # The arguments of a workflow node, or of grouped calls, come from the database.
-        is_given = execution.claim.workflow_id is not None or execution.claim.has_inputs
+        is_given = execution.claimed.workflow_id is not None or execution.claimed.has_inputs
         call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
-        if signal_dispatcher.has_started_receivers(execution.claim):
-            await sync_to_async(signal_dispatcher.send_started)(execution.claim, execution.database)
+        if signal_dispatcher.has_started_receivers(execution.claimed):
+            await sync_to_async(signal_dispatcher.send_started)(execution.claimed, execution.database)
         context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
         function: Callable[[], Any] = partial(call.task.func, *context, *call.args, **call.kwargs)
         if not _is_coroutine_function(call.task.func):
@@ -189,18 +189,18 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
             transaction.on_commit(partial(committed.append, True), using=database)
             if connections[database].vendor == "sqlite":
                 # SQLite can't turn a reader into the writer once another connection has written: write first.
-                mine = tasks.under_claims([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
+                mine = tasks.under_claims([execution.claimed], TaskStatus.RUNNING, execution.runner.worker_id)
                 _require_claim(execution, mine.update(claim=F("claim")))
             value = _value_in_transaction(execution, call)
             execution.has_returned = True
             result = result_mapping.from_value(execution, call.task, value)
             if result.completion.error is not None:
                 raise _BodyFailed(result)
-            root = execution.claim.workflow_id
+            root = execution.claimed.workflow_id
             if root is not None:
                 gateway.lock_and_wait(database, root)
             if execution.progress is not None:
-                tasks.store_progress({execution.claim: execution.progress}, execution.runner.worker_id)
+                tasks.store_progress({execution.claimed: execution.progress}, execution.runner.worker_id)
             _require_claim(execution, tasks.complete([result.completion], execution.runner))
             if root is not None:
                 gateway.advance_locked(database, [execution.task_id])
@@ -225,7 +225,7 @@ def _require_claim(execution: Execution, is_held: object) -> None:
 
 
 def _prepare(execution: Execution) -> _PreparedCall:
-    claim = execution.claim
+    claim = execution.claimed
     console_logging.log_later(
         claim,
         "task started id=%s name=%s queue=%s attempt=%d",
@@ -260,7 +260,7 @@ def _loads(text: str) -> Any:
 
 
 def _context(execution: Execution) -> TaskContext:
-    row = signal_dispatcher.running_row(execution.claim, execution.database)
+    row = signal_dispatcher.running_row(execution.claimed, execution.database)
     execution.state = row.checkpoint
     execution.has_context = True
     return TaskContext(task_result=result_of(row), run=execution)
@@ -286,10 +286,10 @@ def join_group(context: TaskContext, call: dict[str, Any]) -> str:
     another transaction holds the group.
     """
     execution = context.run
-    task = registry.find_task(execution.claim.task_name)
+    task = registry.find_task(execution.claimed.task_name)
     if not isinstance(task, HorsiesTask):
         raise TypeError(
-            f"{execution.claim.task_name} is not a task of horsies_django any more, so its call can't be sent."
+            f"{execution.claimed.task_name} is not a task of horsies_django any more, so its call can't be sent."
         )
     own = Task.objects.using(execution.database).values(*_COPIED_COLUMNS).get(pk=execution.task_id)
     try:

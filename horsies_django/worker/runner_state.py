@@ -138,9 +138,9 @@ class RunnerState:
     @property
     def known_claims(self) -> list[ClaimedTask]:
         """Every claim that this runner knows of."""
-        running = [execution.claim for execution in self.executions]
+        running = [execution.claimed for execution in self.executions]
         prefetched = [claim for pool in self.pools for claim in pool.prefetched]
-        return [*running, *prefetched, *(result.claim for result in self.results.all)]
+        return [*running, *prefetched, *(result.claimed for result in self.results.all)]
 
     def mark_ready(self, queue_name: str, is_async: bool | None) -> None:
         """Note that this queue may hold tasks of a kind, or of both with None, unless this worker does not serve it."""

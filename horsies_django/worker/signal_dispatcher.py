@@ -29,35 +29,35 @@ logger = logging.getLogger("horsies_django.worker")
 _FINISHED: Final = (TaskStatus.COMPLETED, TaskStatus.FAILED)
 
 
-def has_started_receivers(claim: ClaimedTask) -> bool:
+def has_started_receivers(claimed: ClaimedTask) -> bool:
     """Whether ``task_started`` has receivers for this task's backend."""
-    return _has_receivers(task_started, claim)
+    return _has_receivers(task_started, claimed)
 
 
-def has_retrying_receivers(claim: ClaimedTask) -> bool:
+def has_retrying_receivers(claimed: ClaimedTask) -> bool:
     """Whether ``task_retrying`` has receivers for this task's backend."""
-    return _has_receivers(task_retrying, claim)
+    return _has_receivers(task_retrying, claimed)
 
 
-def has_finished_receivers(claim: ClaimedTask) -> bool:
+def has_finished_receivers(claimed: ClaimedTask) -> bool:
     """Whether ``task_finished`` has receivers for this task's backend."""
-    return _has_receivers(task_finished, claim)
+    return _has_receivers(task_finished, claimed)
 
 
-def _has_receivers(signal: Signal, claim: ClaimedTask) -> bool:
-    return bool(signal.receivers) and signal.has_listeners(sender_of(claim.backend))
+def _has_receivers(signal: Signal, claimed: ClaimedTask) -> bool:
+    return bool(signal.receivers) and signal.has_listeners(sender_of(claimed.backend))
 
 
-def send_started(claim: ClaimedTask, database: str) -> None:
+def send_started(claimed: ClaimedTask, database: str) -> None:
     """Send ``task_started``, just before the function starts. An error of a receiver is logged and does not stop it."""
-    if has_started_receivers(claim):
-        result = result_of(running_row(claim, database))
-        task_started.send_robust(sender=sender_of(claim.backend), task_result=result)
+    if has_started_receivers(claimed):
+        result = result_of(running_row(claimed, database))
+        task_started.send_robust(sender=sender_of(claimed.backend), task_result=result)
 
 
-def running_row(claim: ClaimedTask, database: str) -> Task:
+def running_row(claimed: ClaimedTask, database: str) -> Task:
     """Return the row of a task that is about to start."""
-    return Task.objects.using(database).get(pk=claim.task_id)
+    return Task.objects.using(database).get(pk=claimed.task_id)
 
 
 class SignalDispatcher:
@@ -78,12 +78,14 @@ class SignalDispatcher:
 
     def enqueue_results(self, results: Sequence[ExecutionResult]) -> None:
         """Enqueue the signals of those ``results`` that ended a task, or that failed before another attempt."""
-        if finished := [result for result in results if result.is_final and has_finished_receivers(result.claim)]:
+        if finished := [result for result in results if result.is_final and has_finished_receivers(result.claimed)]:
             self.put(partial(self._send_finished, finished))
         # Instead of being retried, such a task has expired if its next attempt would be past ``good_until``.
         failed = [result for result in results if not result.is_final and result.completion.error is not None]
         if failed := [
-            result for result in failed if has_retrying_receivers(result.claim) or has_finished_receivers(result.claim)
+            result
+            for result in failed
+            if has_retrying_receivers(result.claimed) or has_finished_receivers(result.claimed)
         ]:
             self.put(partial(self._send_failures, failed))
 
@@ -137,18 +139,18 @@ class SignalDispatcher:
                 self._on_sent()
 
     def _send_finished(self, results: Sequence[ExecutionResult]) -> None:
-        raised = {result.claim.task_id: result for result in results}
+        raised = {result.claimed.task_id: result for result in results}
         rows = Task.objects.using(self._database).filter(pk__in=raised, status__in=_FINISHED)
         for row in rows:
             result = raised[row.pk]
-            is_mine = (row.claim, row.claimed_by_worker_id) == (result.claim.claim, result.execution.runner.worker_id)
+            is_mine = (row.claim, row.claimed_by_worker_id) == (result.claimed.claim, result.execution.runner.worker_id)
             # A reaper that took this worker for dead has sent the signal of that end.
             if is_mine and row.error_code != OperationalCode.WORKER_CRASHED:
                 _send_handling(result.exception, partial(send_finished, [row]))
 
     def _send_failures(self, results: Sequence[ExecutionResult]) -> None:
-        raised = {result.claim.task_id: result for result in results}
-        for attempt in failures(self._database, {key: result.claim.attempt for key, result in raised.items()}):
+        raised = {result.claimed.task_id: result for result in results}
+        for attempt in failures(self._database, {key: result.claimed.attempt for key, result in raised.items()}):
             result = raised[attempt.task_id]
             is_mine = attempt.worker_id == result.execution.runner.worker_id
             if is_mine and attempt.outcome == AttemptOutcome.FAILED:  # otherwise a reaper took this worker for dead

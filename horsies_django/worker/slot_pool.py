@@ -206,11 +206,11 @@ class SlotPool:
             return
         self.progressed_at = time.monotonic()
         for execution in executions:
-            self.running[execution.task_id, execution.claim.claim] = execution
+            self.running[execution.task_id, execution.claimed.claim] = execution
             if execution.time_limit is not None:
                 self.watched.add(execution)
                 self.watch_at = min(self.watch_at, execution.submitted_at + execution.time_limit)
-            if execution.claim.start_deadline is not None:
+            if execution.claimed.start_deadline is not None:
                 self.with_deadline.add(execution)
         self.executor.submit(executions)
 
@@ -221,7 +221,7 @@ class SlotPool:
 
     def remove(self, execution: Execution) -> bool:
         """Forget an execution that has ended or will not start; return whether it belonged to this pool."""
-        if self.running.pop((execution.task_id, execution.claim.claim), None) is None:
+        if self.running.pop((execution.task_id, execution.claimed.claim), None) is None:
             return False
         self.watched.discard(execution)
         self.with_deadline.discard(execution)
@@ -232,7 +232,7 @@ class SlotPool:
         """Put an execution that will not start among the withdrawn ones; return whether it belonged to this pool."""
         if not self.remove(execution):
             return False
-        self.withdrawn.append(execution.claim)
+        self.withdrawn.append(execution.claimed)
         return True
 
     def withdraw(self) -> list[Execution]:

@@ -180,7 +180,7 @@ class WorkerStore:
             self.register(is_quiet=is_quiet)
         self.ping()
         held = {
-            BeatRole.RUNNER: [execution.claim for pool in pools for execution in pool.running.values()],
+            BeatRole.RUNNER: [execution.claimed for pool in pools for execution in pool.running.values()],
             BeatRole.CLAIMER: [claim for pool in pools for claim in pool.prefetched],
         }
         for role, claims in held.items():
@@ -251,7 +251,7 @@ class WorkerStore:
         if not notes:
             return {}
         written = self.tasks.store_progress(
-            {execution.claim: note for execution, note in notes.items()}, self._runner.worker_id
+            {execution.claimed: note for execution, note in notes.items()}, self._runner.worker_id
         )
         return {execution: note for execution, note in notes.items() if execution.task_id in written}
 
@@ -277,11 +277,13 @@ class WorkerStore:
 
     def locked_results(self, results: Sequence[ExecutionResult]) -> list[ExecutionResult]:
         """Lock the workflows of these tasks; return results whose workflow or task another transaction has locked."""
-        claims = [result.claim for result in results]
+        claims = [result.claimed for result in results]
         blocked, skipped = self._blocked(claims), self._skipped(claims, TaskStatus.RUNNING)
         if not (blocked or skipped):
             return []
-        return [result for result in results if result.claim.workflow_id in blocked or result.claim.task_id in skipped]
+        return [
+            result for result in results if result.claimed.workflow_id in blocked or result.claimed.task_id in skipped
+        ]
 
     def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
@@ -298,11 +300,13 @@ class WorkerStore:
     def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
         ended = [result for result in results if result.is_final]
-        claims = (result.execution.claim for result in ended if result.completion.is_success)
+        claims = (result.execution.claimed for result in ended if result.completion.is_success)
         successes = ((claim.backend, claim.queue_name, claim.retention) for claim in claims)
         if retention.deletes_at_once(successes, self._config.database):
             silent = [
-                result.claim.task_id for result in ended if not signal_dispatcher.has_finished_receivers(result.claim)
+                result.claimed.task_id
+                for result in ended
+                if not signal_dispatcher.has_finished_receivers(result.claimed)
             ]
             with self.transaction():
                 prune.delete(prune.past_retention(self.tasks.filter(pk__in=silent)))

@@ -85,7 +85,7 @@ class TickTransaction:
         is_in_doubt = self._state.is_in_doubt
         batch = self._state.results.batch()
         tick = Tick(has_heartbeat=is_heartbeat_due, has_resolved_doubt=is_in_doubt)
-        nodes = [result for result in batch if result.claim.workflow_id is not None]
+        nodes = [result for result in batch if result.claimed.workflow_id is not None]
         noted = [result.execution for result in batch if result.execution.progress is not None]
         are_successes = all(result.completion.is_success for result in batch)
         is_one_statement = not (
@@ -239,7 +239,7 @@ class Ticker:
         for result in tick.stored:
             if result.completion.delay is not None:
                 interval.poll_by(time.monotonic() + result.completion.delay)
-        self._poller.releaser.add([*(result.claim.limit_key for result in tick.stored), *tick.limit_keys])
+        self._poller.releaser.add([*(result.claimed.limit_key for result in tick.stored), *tick.limit_keys])
         with state.inbox.progress:
             self._delete_unretained(tick.stored)
             self._publish(tick.stored)
@@ -285,13 +285,15 @@ class Ticker:
             return
         executions = list(map(self._new_execution, claims))
         pool.submit(executions)
-        self._state.unmarked_nodes += [execution for execution in executions if execution.claim.workflow_id is not None]
+        self._state.unmarked_nodes += [
+            execution for execution in executions if execution.claimed.workflow_id is not None
+        ]
 
-    def _new_execution(self, claim: ClaimedTask) -> Execution:
+    def _new_execution(self, claimed: ClaimedTask) -> Execution:
         state = self._state
-        time_limit = state.config.task_timeout if claim.timeout is None else claim.timeout
+        time_limit = state.config.task_timeout if claimed.timeout is None else claimed.timeout
         slot = None if state.registry is None else state.registry.acquire()
-        return Execution(claim, state.options, state.worker, time_limit=time_limit, slot=slot)
+        return Execution(claimed, state.options, state.worker, time_limit=time_limit, slot=slot)
 
     # What follows the commit. Nothing here can undo a result.
 
@@ -315,7 +317,7 @@ class Ticker:
         for result in ended:
             state.release_slot(result.execution)
             result.log()
-        for queue_name in state.store.selector.notify_on_release({result.claim.queue_name for result in ended}):
+        for queue_name in state.store.selector.notify_on_release({result.claimed.queue_name for result in ended}):
             notify_slot_freed_after_commit(state.config.database, queue_name)
         state.listener.publish_completed(result.execution.task_id for result in ended if result.is_final)
         state.signals.enqueue_results(ended)

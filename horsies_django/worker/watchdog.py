@@ -64,14 +64,14 @@ class Watchdog:
         for execution in watched:
             if execution.stop_reason is None and now >= execution.ends_by:
                 values = execution.task_id, execution.time_limit
-                extra = log_attributes(execution.claim)
+                extra = log_attributes(execution.claimed)
                 logger.warning("task over its time limit id=%s limit=%gs", *values, extra=extra)
                 execution.request_stop(TaskTimeLimit)
             execution.interrupt()
         stuck = {execution for execution in watched if self._is_stuck(execution)} - self._stuck
         for execution in stuck:
             message = "task can't be stopped id=%s: this runner takes no more work"
-            logger.error(message, execution.task_id, extra=log_attributes(execution.claim))
+            logger.error(message, execution.task_id, extra=log_attributes(execution.claimed))
         self._stuck |= stuck
         for pool in self._state.pools:
             pool.watch_at = min(map(self._stop_at, pool.watched), default=NEVER)
@@ -103,17 +103,17 @@ class Watchdog:
         if not (may_count and self._holds_all(len(executions))):
             results = () if state.is_in_doubt else state.results.all
             ended = [result.execution for result in results if not result.is_stored]
-            held = state.store.still_held([execution.claim for execution in (*executions, *ended)])
+            held = state.store.still_held([execution.claimed for execution in (*executions, *ended)])
             for execution in ended:
-                if (execution.task_id, execution.claim.claim) not in held:
+                if (execution.task_id, execution.claimed.claim) not in held:
                     execution.request_stop(TaskRevoked)
             for pool in state.pools:
                 for execution in pool.running.values():
-                    if (execution.task_id, execution.claim.claim) in held or execution.stop_reason is not None:
+                    if (execution.task_id, execution.claimed.claim) in held or execution.stop_reason is not None:
                         continue
                     if not execution.has_returned:
                         message = "task revoked id=%s: it is asked to stop"
-                        logger.warning(message, execution.task_id, extra=log_attributes(execution.claim))
+                        logger.warning(message, execution.task_id, extra=log_attributes(execution.claimed))
                         execution.request_stop(TaskRevoked)
                         pool.watch(execution)
                         execution.interrupt()

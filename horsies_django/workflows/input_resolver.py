@@ -32,12 +32,12 @@ def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, A
     None for the task that builds a subworkflow, which resolves its own.
     """
     parameters = parameters_of(task.func, task.takes_context).by_name
-    if not (run.claim.has_inputs or {_META, _CONTEXT} & parameters):
+    if not (run.claimed.has_inputs or {_META, _CONTEXT} & parameters):
         return {}
     from ..models import WorkflowTask
     from .engine.enqueue_nodes import BUILD_TASK
 
-    if run.claim.task_name == BUILD_TASK:
+    if run.claimed.task_name == BUILD_TASK:
         return {}
     nodes = WorkflowTask.objects.using(run.database)
     return arguments_of(nodes.select_related("workflow").get(task_id=run.task_id), parameters)
