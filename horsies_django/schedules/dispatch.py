@@ -129,8 +129,8 @@ def _slots_of_plan(row: Schedule) -> Slots | None:
 def _due(row: Schedule, slots: Slots, now: datetime) -> tuple[list[datetime], datetime]:
     """Return the slots to send now, and the last slot that is done afterwards."""
     assert slots.anchor is not None
-    most = min(row.max_catch_up_runs, MAX_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
-    due = slots.missed(slots.anchor, now, most)
+    max_runs = min(row.max_catch_up_runs, MAX_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
+    due = slots.missed(slots.anchor, now, max_runs)
     is_late = (now - slots.due_at(due[-1])).total_seconds() > MISSED_AFTER
     return ([] if row.catch_up == CatchUp.NONE and is_late else due), due[-1]
 

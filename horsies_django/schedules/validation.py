@@ -139,9 +139,12 @@ def _policies(row: Schedule) -> Iterator[ColumnProblem]:
     for name, kind in (("catch_up", CatchUp), ("overlap", Overlap)):
         if (value := getattr(row, name)) not in kind.values:
             yield name, f"{name} is {value!r}; allowed: {' or '.join(map(repr, kind.values))}."
-    most = row.max_catch_up_runs
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MAX_CATCH_UP:
-        yield "max_catch_up_runs", f"max_catch_up_runs is {most!r}; allowed: a whole number from 1 to {MAX_CATCH_UP}."
+    max_runs = row.max_catch_up_runs
+    if isinstance(max_runs, bool) or not isinstance(max_runs, int) or not 1 <= max_runs <= MAX_CATCH_UP:
+        yield (
+            "max_catch_up_runs",
+            f"max_catch_up_runs is {max_runs!r}; allowed: a whole number from 1 to {MAX_CATCH_UP}.",
+        )
     jitter = row.jitter
     if not isinstance(jitter, int | float) or isinstance(jitter, bool) or not 0 <= jitter <= MAX_JITTER:
         yield "jitter", f"jitter is {jitter!r}; allowed: 0 to {MAX_JITTER} (seconds)."
