@@ -86,9 +86,12 @@ def parse_index(text: str | None) -> int | None:
 
 
 def page_rows(
-    workflow: Workflow, choice: NodeFilter, folded: Collection[int] = ()
+    workflow: Workflow, choice: NodeFilter, folded: Collection[int] = (), node: WorkflowTask | None = None
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Return a page of the table, and the ``after`` of the next one. ``folded`` are the positions in a folded box."""
+    """Return a page of the table after the row of ``node``, if any, and the ``after`` of the next page.
+
+    ``folded`` are the positions in a folded box. Takes two statements.
+    """
     rows = node_rows(workflow)
     if choice.state:
         rows = rows.filter(status=choice.state)
@@ -102,18 +105,11 @@ def page_rows(
         ranked = ranked.filter(Q(urgency__gt=urgency) | Q(urgency=urgency, task_index__gt=place))
     # Only the keys are sorted: to sort all columns, PostgreSQL would read the whole table.
     places = ranked.order_by("urgency", "task_index").values_list("pk", "urgency", "task_index")[: PAGE_SIZE + 1]
-    keys = list(places)
-    rows_by_key = {
-        row["pk"]: row for row in node_rows(workflow).filter(pk__in=[key for key, *_ in keys]).values(*_COLUMNS)
-    }
-    after = "{}.{}".format(*keys[PAGE_SIZE - 1][1:]) if len(keys) > PAGE_SIZE else None
-    return [rows_by_key[key] for key, *_ in keys[:PAGE_SIZE] if key in rows_by_key], after
-
-
-def find_row(node: WorkflowTask) -> dict[str, Any]:
-    """Return one node's row of the table."""
-    row: dict[str, Any] = WorkflowTask.objects.using(node._state.db).filter(pk=node.pk).values(*_COLUMNS).get()
-    return row
+    ranks = list(places)
+    keys = [*([node.pk] if node else []), *(key for key, *_ in ranks[:PAGE_SIZE])]
+    rows_by_key = {row["pk"]: row for row in node_rows(workflow).filter(pk__in=keys).values(*_COLUMNS)}
+    after = "{}.{}".format(*ranks[PAGE_SIZE - 1][1:]) if len(ranks) > PAGE_SIZE else None
+    return [rows_by_key[key] for key in keys if key in rows_by_key], after
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from .failing_node import FailingNode, NodeError, can_retry_nodes, failing_node,
 from .masking import mask_of_workflow
 from .node_detail import NodeDetail, find_node, node_detail
 from .node_rows import WorkflowNodes, read_workflow_nodes
-from .node_table import NodeFilter, NodeLine, NodeTable, find_row, page_rows, parse_index
+from .node_table import NodeFilter, NodeLine, NodeTable, page_rows, parse_index
 
 #: The number of boxes of a graph. Fewer say no more than the table, more would not be readable.
 MIN_BOXES: Final = 3
@@ -190,12 +190,12 @@ class WorkflowPage:
     def _page(self) -> tuple[list[dict[str, Any]], str | None]:
         of = (box for box in self._boxes if box.is_folded and box.first.position == self.filter.box)
         folded = next(([node.position for node in box.nodes] for box in of), ())
-        return page_rows(self.workflow, self.filter, folded)
+        return page_rows(self.workflow, self.filter, folded, self.node)
 
     @cached_property
     def _lines(self) -> list[NodeLine]:
         """The line of the node that is shown in detail, if any, and those of the table."""
-        return self._table.lines([*([find_row(self.node)] if self.node else []), *self._page[0]])
+        return self._table.lines(self._page[0])
 
     @property
     def lines(self) -> list[NodeLine]:
