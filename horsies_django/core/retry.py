@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeGuard
 
 from .exceptions import LONGEST_DELAY, Discard, Retry
@@ -49,6 +50,13 @@ _NOT_RETRYABLE: Final = frozenset(
 )
 
 
+class ShortForm(StrEnum):
+    """The strategies of short forms, which :class:`RetryPolicy` does not accept as plain texts."""
+
+    CONSTANT = "constant"
+    FUNCTION = "function"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """Which failures are retried, how often, and after how many seconds.
@@ -72,7 +80,7 @@ class RetryPolicy:
 
     max_retries: int = 3
     intervals: tuple[float, ...] = (60.0, 300.0, 900.0)
-    backoff_strategy: Literal["fixed", "exponential", "constant", "function"] = "fixed"
+    backoff_strategy: Literal["fixed", "exponential"] | ShortForm = "fixed"
     max_delay_seconds: float | None = None
     jitter: bool = True
     auto_retry_for: tuple[str, ...]
@@ -92,7 +100,7 @@ class RetryPolicy:
     def _problems_of_times(self) -> Iterator[str]:
         if type(self.max_retries) is not int or not 1 <= self.max_retries <= MAX_RETRIES:
             yield f"max_retries is {self.max_retries!r}; allowed: a whole number from 1 to {MAX_RETRIES}."
-        if self.backoff_strategy not in ("fixed", "exponential", "constant", "function"):
+        if self.backoff_strategy not in ("fixed", "exponential") and not isinstance(self.backoff_strategy, ShortForm):
             yield f"backoff_strategy is {self.backoff_strategy!r}; allowed: 'fixed' or 'exponential'."
         if self.max_delay_seconds is not None and not is_interval(self.max_delay_seconds):
             yield f"max_delay_seconds is {self.max_delay_seconds!r}; allowed: 1 to {MAX_INTERVAL:g}, or None."
@@ -102,7 +110,7 @@ class RetryPolicy:
             yield f"intervals is {self.intervals!r}; allowed: a sequence of seconds."
             return
         for interval in self.intervals:
-            if not (is_interval(interval) or (self.backoff_strategy == "constant" and is_delay(interval))):
+            if not (is_interval(interval) or (self.backoff_strategy is ShortForm.CONSTANT and is_delay(interval))):
                 yield f"intervals has {interval!r}; allowed: 1 to {MAX_INTERVAL:g} seconds."
         if self.backoff_strategy == "fixed" and len(self.intervals) != self.max_retries:
             yield f"intervals has {len(self.intervals)} entries; allowed: one for each of {self.max_retries} retries."
@@ -172,7 +180,7 @@ class RetryPolicy:
             seconds = min(backoff, LONGEST_DELAY.total_seconds())
             return cls.constant(seconds, max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
         policy = cls.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
-        return policy if backoff is None else replace(policy, backoff_strategy="function")
+        return policy if backoff is None else replace(policy, backoff_strategy=ShortForm.FUNCTION)
 
     @classmethod
     def constant(
@@ -182,7 +190,7 @@ class RetryPolicy:
         return cls(
             max_retries=max_retries,
             intervals=(seconds,),
-            backoff_strategy="constant",
+            backoff_strategy=ShortForm.CONSTANT,
             jitter=False,
             auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # __post_init__() normalizes it
         )
@@ -213,7 +221,7 @@ class RetryPolicy:
         match self.backoff_strategy:
             case "fixed":
                 seconds = self.intervals[min(retry, len(self.intervals)) - 1]
-            case "constant":
+            case ShortForm.CONSTANT:
                 seconds = self.intervals[0]
             case _:
                 seconds = self.intervals[0] * 2.0 ** min(retry - 1, 60)
@@ -221,7 +229,7 @@ class RetryPolicy:
 
     @property
     def _longest(self) -> float:
-        default = LONGEST_DELAY.total_seconds() if self.backoff_strategy == "constant" else MAX_INTERVAL
+        default = LONGEST_DELAY.total_seconds() if self.backoff_strategy is ShortForm.CONSTANT else MAX_INTERVAL
         return self.max_delay_seconds or default
 
     def as_json(self) -> dict[str, Any]:
@@ -231,7 +239,10 @@ class RetryPolicy:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> RetryPolicy:
         """Return the policy from the JSON form in a row."""
-        return cls(**stored)
+        values = dict(stored)
+        if (strategy := values.get("backoff_strategy")) in list(ShortForm):
+            values["backoff_strategy"] = ShortForm(strategy)
+        return cls(**values)
 
     @classmethod
     def of_row(cls, stored: object) -> RetryPolicy | None:
@@ -299,7 +310,7 @@ def retry_delay(
         return None
     if isinstance(raised, Retry) and raised.after is not None:
         return raised.after
-    if policy.backoff_strategy != "function" or not callable(backoff):
+    if policy.backoff_strategy is not ShortForm.FUNCTION or not callable(backoff):
         return policy.delay(row.retry_count + 1)
     try:
         seconds = backoff(raised, result)

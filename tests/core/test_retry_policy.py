@@ -108,9 +108,9 @@ def test_retry_codes_that_cannot_be_stored_as_text_are_rejected(codes):
     assert "auto_retry_for" in message
 
 
-@pytest.mark.parametrize("strategy", ["linear", "", None, "FIXED"], ids=repr)
+@pytest.mark.parametrize("strategy", ["linear", "", None, "FIXED", "constant", "function"], ids=repr)
 def test_an_unknown_backoff_strategy_is_rejected(strategy):
-    message = problems(backoff_strategy=strategy)
+    message = problems(backoff_strategy=strategy, intervals=(5,))
 
     assert f"backoff_strategy is {strategy!r}; allowed: 'fixed' or 'exponential'." in message
 

@@ -13,7 +13,7 @@ from typing import Final
 from django.utils.translation import gettext as _
 
 from ...core.results import OperationalCode, OutcomeCode
-from ...core.retry import RETRIES_ON_DEMAND, RetryPolicy, is_retryable
+from ...core.retry import RETRIES_ON_DEMAND, RetryPolicy, ShortForm, is_retryable
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
 
@@ -67,7 +67,7 @@ def _possible_reasons(task: Task, attempt: TaskAttempt | None, policy: RetryPoli
         if is_covered is False:
             return
         is_lost = attempt is not None and attempt.outcome == AttemptOutcome.WORKER_FAILURE  # no code of the task ran
-        if not is_lost and policy.backoff_strategy == "function":
+        if not is_lost and policy.backoff_strategy is ShortForm.FUNCTION:
             yield _("its backoff function returned no delay")
     if task.good_until is not None:
         yield _("the next attempt would start after its deadline")

@@ -8,7 +8,7 @@ from typing import Final
 from django.utils.translation import gettext as _
 
 from ...core.numbers import format_duration
-from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy
+from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy, ShortForm
 from ...models import Task
 
 #: How many waits are listed.
@@ -46,7 +46,7 @@ def _describe_errors(policy: RetryPolicy) -> str:
 
 def _describe_delays(policy: RetryPolicy, retries: Sequence[int]) -> str:
     waits = [policy.planned(number) for number in retries]
-    if policy.backoff_strategy == "function":
+    if policy.backoff_strategy is ShortForm.FUNCTION:
         text = _("The task's own backoff function returns the delay, or that there is no retry.")
         return f"{text} {_('After a worker crash:')} {_listed(waits)}."
     if len(set(waits)) > 1:
