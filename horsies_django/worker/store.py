@@ -371,6 +371,8 @@ class WorkerStore:
         if ends:  # first: ended tasks free places for those that start, and this waits for no lock
             claim.run(ends, 0, ())
         queues = self.selector.unblocked(pool.queues)
+        if not queues:
+            return []
         limited = self.selector.limited(queues)
         allowances: dict[str, Allowance] = {}
         claims: list[ClaimedTask] = []

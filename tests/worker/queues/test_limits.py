@@ -54,9 +54,9 @@ def running(queue="default"):
 RUNNER = WorkerInfo("me", "host", 1)
 
 
-def claim_ten():
+def claim_ten(**options):
     """Poll and claim as a worker with ten free slots; return its store, its pool and the claims."""
-    store = WorkerStore(WorkerConfig.of("default"), RUNNER)
+    store = WorkerStore(WorkerConfig.of("default", **options), RUNNER)
     pool = SlotPool(False, 10, 0, InlineExecutor(Inbox().put), StartAheadTuner(10, 0))
     pool.set_queues(*store.poll([pool]).queues)
     return store, pool, store.complete_and_claim(pool, [], 10)
@@ -205,6 +205,20 @@ def test_a_queue_that_was_paused_after_the_poll_gives_no_tasks():
 
     assert len(claims) == 1
     assert store.complete_and_claim(pool, [], 10) == []
+
+
+@pytest.mark.parametrize("order", ["priority", "strict", "weighted"])
+def test_a_claim_while_every_ready_queue_is_at_its_limit_costs_no_statement(order):
+    Queue.objects.named("default").set(rate_limit="1/h")
+    tasks.noop.send_many({} for _ in range(2))
+    store, pool, claims = claim_ten(order=order)
+    assert len(claims) == 1
+
+    pool.mark_ready("default")
+    with CaptureQueriesContext(connection) as captured:
+        assert store.complete_and_claim(pool, [], 10) == []
+
+    assert len(captured) == 0
 
 
 def test_a_claim_takes_from_each_queue_as_many_tasks_as_its_own_limit_allows():
