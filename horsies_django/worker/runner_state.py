@@ -200,11 +200,12 @@ class ResultBuffer:
 
     A task that has saved its state may leave its row locked: by a thread that goes on, or by a query that the server
     has not given up yet. The worker must not wait for the lock, so such a result is kept until the row is free.
+    A result that the database refuses in every form is kept until the database accepts it.
     """
 
     def __init__(self) -> None:
         self.ready: list[ExecutionResult] = []
-        self.maybe_locked: list[ExecutionResult] = []  # their own executions may have their rows locked
+        self.maybe_locked: list[ExecutionResult] = []  # by their own executions, or refused by the database
         self._postponed: list[ExecutionResult] = []
         self.check_locks_at = NEVER
         self.retry_at = NEVER
@@ -227,6 +228,13 @@ class ResultBuffer:
         else:
             self.ready.append(result)
 
+    def set_aside(self, refused: Collection[ExecutionResult]) -> None:
+        """Try these again after a second: to run their tasks again would repeat what the bodies have done."""
+        if refused:
+            self.remove(refused)
+            self.maybe_locked += refused
+            self.check_locks_at = min(self.check_locks_at, time.monotonic() + LOCK_CHECK_INTERVAL)
+
     def release_unlocked(self, locked: Collection[UUID]) -> None:
         """Let those results be stored whose rows are not among the ``locked``."""
         self.ready += [result for result in self.maybe_locked if result.execution.task_id not in locked]
@@ -242,7 +250,7 @@ class ResultBuffer:
                 return self.ready[:count]
         return self.ready[:]
 
-    def remove(self, stored: Sequence[ExecutionResult]) -> None:
+    def remove(self, stored: Collection[ExecutionResult]) -> None:
         """Remove results that are stored."""
         keys = set(map(id, stored))
         self.ready = [result for result in self.ready if id(result) not in keys]

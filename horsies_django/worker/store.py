@@ -311,22 +311,27 @@ class WorkerStore:
             with self.transaction():
                 prune.delete(prune.past_retention(self.tasks.filter(pk__in=silent)))
 
-    def save_one_by_one(self, ends: Sequence[Completion]) -> None:
+    def save_one_by_one(self, ends: Sequence[Completion]) -> set[UUID]:
         """Store results one by one after they could not be stored together.
 
         A result that the database refuses fails its own task only. If a workflow can't advance, the result is stored
-        all the same.
+        all the same. Return the ids of tasks whose failure the database refuses, too: they are still running.
         """
-        row_by_row(ends, self._save_and_advance, self._save_refused)
+        return set().union(*row_by_row(ends, self._save_and_advance, self._save_refused))
 
-    def _save_refused(self, end: Completion, error: Exception) -> None:
+    def _save_refused(self, end: Completion, error: Exception) -> set[UUID]:
         held = self.tasks.under_claims([end], TaskStatus.RUNNING, self._runner.worker_id)
-        row_by_row([_refused(end, error)], self._save_and_advance, lambda _, again: held.set_aside(end.task_id, again))
 
-    def _save_and_advance(self, ends: Sequence[Completion]) -> None:
+        def set_aside(_: Completion, again: Exception) -> set[UUID]:
+            return set() if held.set_aside(end.task_id, again) else {end.task_id}
+
+        return set().union(*row_by_row([_refused(end, error)], self._save_and_advance, set_aside))
+
+    def _save_and_advance(self, ends: Sequence[Completion]) -> set[UUID]:
         tasks = self.tasks.filter(pk__in=[end.task_id for end in ends])
         with self.transaction(), gateway.lock_then_advance(tasks):
             self.save(ends)
+        return set()
 
     def fail_unclaimable(self, pools: Sequence[SlotPool]) -> int:
         """Fail the tasks that can't be claimed, among the next ones of these pools; return how many there were."""

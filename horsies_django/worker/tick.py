@@ -49,6 +49,7 @@ class Tick:
     stored: Sequence[ExecutionResult] = ()
     limit_keys: Collection[str] = ()  # limits that may have room now, of nodes that ended without running
     postponed: Sequence[ExecutionResult] = ()  # another transaction has locked them or their workflows
+    refused: Sequence[ExecutionResult] = ()  # the database refuses them, and the failure of their tasks
     claimed: int = 0
     has_heartbeat: bool = False
     request: WorkerRequest | None = None  # of the worker's row, if the tick has a heartbeat
@@ -128,8 +129,12 @@ class TickTransaction:
             if not ends or (isinstance(error, Error) and not is_permanent_error(error)):
                 raise
             logger.exception("results refused, storing them one by one count=%d", len(ends))
-            self._store.save_one_by_one(ends)
-            return Tick(stored=tick.stored, is_in_doubt=True)
+            refused = self._store.save_one_by_one(ends)
+            return Tick(
+                stored=[result for result in tick.stored if result.execution.task_id not in refused],
+                refused=[result for result in tick.stored if result.execution.task_id in refused],
+                is_in_doubt=True,
+            )
         return tick
 
     def _has_more_than_claims(self) -> bool:
@@ -216,6 +221,7 @@ class Ticker:
         self.ended_at = time.monotonic()
         state.results.remove(tick.stored)
         state.results.postpone(tick.postponed)
+        state.results.set_aside(tick.refused)
         if tick.has_heartbeat:
             # A heartbeat that had to wait is as old as the tick is long.
             state.next_heartbeat = tick.began_at + state.options.recovery.heartbeat_interval

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import contextmanager
 
 import pytest
 from django.db import connection, connections, transaction
@@ -59,24 +60,48 @@ def test_large_results_are_stored_in_several_ticks(drain):
     assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
 
 
-def test_a_trigger_that_refuses_a_result_fails_only_its_task(drain):
-    refused, *others = [tasks.noop.send() for _ in range(3)]
+@contextmanager
+def refusing(condition):
+    """Make PostgreSQL refuse updates of tasks that meet the condition."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$ LANGUAGE plpgsql"
         )
         cursor.execute(
             "CREATE TRIGGER refuse BEFORE UPDATE ON horsies_tasks FOR EACH ROW"
-            f" WHEN (OLD.id = '{refused.id}' AND NEW.status = 'COMPLETED') EXECUTE FUNCTION refuse()"
+            f" WHEN ({condition}) EXECUTE FUNCTION refuse()"
         )
     try:
-        drain()
+        yield
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP FUNCTION refuse CASCADE")
 
+
+def test_a_trigger_that_refuses_a_result_fails_only_its_task(drain):
+    refused, *others = [tasks.noop.send() for _ in range(3)]
+
+    with refusing(f"OLD.id = '{refused.id}' AND NEW.status = 'COMPLETED'"):
+        drain()
+
     assert refused.status() == TaskStatus.FAILED
     assert {handle.status() for handle in others} == {TaskStatus.COMPLETED}
+
+
+@pytest.mark.slow
+def test_a_result_that_is_refused_even_as_a_failure_is_kept_until_it_can_be_stored(worker):
+    refused = tasks.write.send("refused")
+    with refusing(f"OLD.id = '{refused.id}' AND NEW.status IN ('COMPLETED', 'FAILED')"):
+        process = worker("--threads", "1")
+        wait_until(lambda: process.output.count("can't be processed") >= 2, what="two attempts to store the result")
+        assert tasks.write.send("other").get(timeout=20).is_ok()
+
+        row = Task.objects.get(pk=refused.id)
+        assert (row.status, row.attempt, row.claim) == (TaskStatus.RUNNING, 1, 1)
+        assert Entry.objects.filter(key="refused").count() == 1
+
+    assert refused.get(timeout=20).is_ok()
+    assert Entry.objects.filter(key="refused").count() == 1
 
 
 def test_a_row_deleted_while_its_body_runs_does_not_affect_other_tasks(worker, tmp_path):
