@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
-from functools import cache
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -51,6 +50,9 @@ _IDS_PER_QUERY: Final = 500
 
 #: Seconds for which a wait may outlast its timeout, until the database has answered.
 _GRACE: Final = 1.0
+
+#: Seconds after which a query without an answer makes the next waiter start another thread.
+_HANGS_AFTER: Final = 5.0
 
 #: Maximum seconds that a waiting thread sleeps at a time. It can be interrupted only between two sleeps.
 _MAX_SLEEP: Final = 1.0
@@ -140,12 +142,16 @@ class _Waiter(Future[Answer[Any]]):
 class _Poller:
     """The thread that polls and listens for all waiters of this process on one database."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, predecessor: _Poller | None = None) -> None:
         self._database = database
         self._lock = threading.Lock()
         self._waiters: set[_Waiter] = set()
+        if predecessor is not None:
+            with predecessor._lock:
+                self._waiters |= predecessor._waiters
         self._urgent: set[_Waiter] = set()  # new ones, and those whose ends were notified
         self._is_running = False
+        self._stepped_at = math.inf
         self._used_at = self._polled_at = float("-inf")
         self._interval = _FIRST_POLL
         self._longest = _LONGEST_POLL_SQLITE if connections[database].vendor == "sqlite" else _LONGEST_POLL
@@ -153,6 +159,11 @@ class _Poller:
         self._renew_at = math.inf
         self._wake: socket.socket
         self._woken: socket.socket
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the server does not answer its query: another connection may get an answer."""
+        return self._is_running and time.monotonic() - self._stepped_at > _HANGS_AFTER
 
     def join(self, waiter: _Waiter) -> None:
         """Answer this waiter. Raises RuntimeError if the process can't start a thread."""
@@ -167,6 +178,7 @@ class _Poller:
 
     def leave(self, waiter: _Waiter) -> None:
         """Forget this waiter."""
+        waiter.cancel()
         with self._lock:
             self._waiters.discard(waiter)
             self._urgent.discard(waiter)
@@ -209,7 +221,7 @@ class _Poller:
 
     def _step(self) -> float | None:
         """Poll if it is time to; return the seconds until the next step, or None to stop."""
-        now = time.monotonic()
+        now = self._stepped_at = time.monotonic()
         with self._lock:
             if self._waiters:
                 self._used_at = now
@@ -261,10 +273,8 @@ class _Poller:
             self._woken.recv(4096)
 
 
-@cache
-def _poller(database: str, pid: int) -> _Poller:
-    """Return the poller of a process. A fork gets its own, because it does not inherit the thread."""
-    return _Poller(database)
+#: The poller of each database and process: a fork does not inherit the thread.
+_pollers: Final[dict[tuple[str, int], _Poller]] = {}
 
 
 def _join(waiter: _Waiter, database: str) -> _Poller | None:
@@ -273,7 +283,10 @@ def _join(waiter: _Waiter, database: str) -> _Poller | None:
     is_in_transaction = connection.connection is not None and not connection.autocommit
     if waiter.seconds_left <= 0 or is_in_transaction or is_visible_only_here(database):
         return None
-    poller = _poller(database, os.getpid())
+    place = database, os.getpid()
+    poller = _pollers.setdefault(place, _Poller(database))
+    if poller.hangs:
+        poller = _pollers[place] = _Poller(database, poller)
     try:
         poller.join(waiter)
     except RuntimeError:  # this server has no threads
@@ -285,33 +298,45 @@ def _join(waiter: _Waiter, database: str) -> _Poller | None:
 def wait_for_end(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
     """Block this thread until the snapshot of ``key`` is final or ``deadline``, by time.monotonic(), has passed."""
     waiter = _Waiter(read, key, deadline)
-    if (poller := _join(waiter, database)) is None:
-        while not waiter.offer(_query(read, database, [key])):
-            time.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
-        return waiter.result()
-    try:
-        while not waiter.done() and (left := waiter.seconds_left + _GRACE) > 0:
-            wait_for_futures([waiter], min(left, _MAX_SLEEP))
-        return waiter.result() if waiter.done() else NoAnswer()
-    finally:
-        poller.leave(waiter)
+    if (poller := _join(waiter, database)) is not None:
+        try:
+            while not waiter.done() and (left := waiter.seconds_left + _GRACE) > 0:
+                wait_for_futures([waiter], min(left, _MAX_SLEEP))
+            answer: Answer[N] = waiter.result() if waiter.done() else NoAnswer()
+        finally:
+            poller.leave(waiter)
+        if not _may_see_other_rows(database, answer):
+            return answer
+        waiter = _Waiter(read, key, deadline)
+    while not waiter.offer(_query(read, database, [key])):
+        time.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
+    return waiter.result()
 
 
 async def await_end(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
     """The same as :func:`wait_for_end` for coroutines."""
     waiter = _Waiter(read, key, deadline)
-    if (poller := await sync_to_async(_join)(waiter, database)) is None:
-        while True:
-            if waiter.offer(await sync_to_async(_query)(read, database, [key])):
-                return waiter.result()
-            await asyncio.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
-    try:
+    if (poller := await sync_to_async(_join)(waiter, database)) is not None:
+        answer: Answer[N] = NoAnswer()
         timeout = None if deadline == math.inf else waiter.seconds_left + _GRACE
-        return await asyncio.wait_for(asyncio.wrap_future(waiter), timeout)
-    except TimeoutError:
-        return NoAnswer()
-    finally:
-        poller.leave(waiter)
+        try:
+            answer = await asyncio.wait_for(asyncio.wrap_future(waiter), timeout)
+        except TimeoutError:
+            pass
+        finally:
+            poller.leave(waiter)
+        if not await sync_to_async(_may_see_other_rows)(database, answer):
+            return answer
+        waiter = _Waiter(read, key, deadline)
+    while True:
+        if waiter.offer(await sync_to_async(_query)(read, database, [key])):
+            return waiter.result()
+        await asyncio.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
+
+
+def _may_see_other_rows(database: str, answer: Answer[Any]) -> bool:
+    """Whether this thread's connection may see a row that the poller's does not: its session may have a search_path."""
+    return answer is None and connections[database].connection is not None
 
 
 def _query(read: Reader[N], database: str, keys: Sequence[UUID]) -> Mapping[UUID, N] | Error:

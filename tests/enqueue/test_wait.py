@@ -333,3 +333,20 @@ def test_get_in_a_broken_transaction_returns_an_error_and_leaves_it_open():
 
     assert result.err.error_code == ("BROKER_ERROR" if connection.vendor == "postgresql" else "WAIT_TIMEOUT")
     assert handle.get(0).err.error_code == "WAIT_TIMEOUT"
+
+
+def test_get_sees_the_tasks_of_the_callers_search_path(queries):
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has no schemas")
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant")
+        cursor.execute("CREATE TABLE tenant.horsies_tasks (LIKE horsies_tasks INCLUDING ALL)")
+        cursor.execute("SET search_path TO tenant, public")
+    try:
+        result = jobs.triple.send(1).get(0.2)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SET search_path TO DEFAULT")
+            cursor.execute("DROP SCHEMA tenant CASCADE")
+
+    assert result.err.error_code == "WAIT_TIMEOUT"

@@ -1,5 +1,7 @@
 """Waits for a task's end on a silent database."""
 
+import os
+import signal
 import time
 from threading import Thread
 
@@ -8,6 +10,7 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections
 
 from horsies_django import RetrievalCode, TaskStatus
+from tests.conftest import wait_until
 from tests.faults.server import frozen
 from tests.jobs import tasks
 
@@ -74,3 +77,28 @@ def test_a_longer_wait_does_not_delay_shorter_ones_on_a_frozen_server(own_cluste
 
     assert set(got.values()) == {RetrievalCode.WAIT_TIMEOUT}
     assert list(got)[-1] == 4
+
+
+def test_another_connection_answers_while_that_of_the_waiters_hangs(own_cluster):
+    waiting, ended = tasks.noop.send_many([{}, {}])
+    ended.cancel()
+    code = []
+    thread = Thread(target=lambda: (code.append(waiting.get(60).err.error_code), connections.close_all()))
+    thread.start()
+    (pid,) = wait_until(waiter_pids)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        result = wait_until(lambda: (result := ended.get(1)).err.error_code == "TASK_CANCELLED" and result)
+        waiting.cancel()
+        thread.join(60)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert result.is_err()
+    assert code == ["TASK_CANCELLED"], "it has moved to the new connection"
+
+
+def waiter_pids():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'horsies waiter' AND state = 'idle'")
+        return [pid for (pid,) in cursor.fetchall()]
