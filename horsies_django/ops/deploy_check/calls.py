@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from ...core.backends import reads_typed
 from ...core.compat import FrameworkTask
@@ -28,7 +28,7 @@ SAMPLE: Final = 100
 CHUNK: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Breakage:
     """Rows that would break for one reason.
 
@@ -45,9 +45,9 @@ class Breakage:
     what: str
     name: str
     reason: str
-    count: int
-    sample: int | None
-    is_at_least: bool
+    count: int = 0
+    sample: int | None = None
+    is_at_least: bool = False
     example: str
 
     def __str__(self) -> str:
@@ -78,22 +78,13 @@ class DeployReport:
         return {**asdict(self), "read": dict(self.read)}
 
 
-class Sample(Generic[T]):
-    """The first and the last of the rows that are added, and their number."""
+@dataclass(slots=True)
+class Sample:
+    """The first and the last rows of a name, and the number of all."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._first: list[T] = []
-        self._last: deque[T] = deque(maxlen=SAMPLE // 2)
-
-    def add(self, row: T) -> None:
-        """Add a row."""
-        self.count += 1
-        (self._first if len(self._first) < SAMPLE // 2 else self._last).append(row)
-
-    def rows(self) -> Sequence[T]:
-        """Return the rows."""
-        return [*self._first, *self._last]
+    count: int = 0
+    first: list[Any] = field(default_factory=list)
+    last: deque[Any] = field(default_factory=lambda: deque(maxlen=SAMPLE // 2))
 
 
 class Check:
@@ -110,16 +101,14 @@ class Check:
         self._queues = queues
         self._unread: list[str] = []
         self._partial: set[str] = set()
-        self._samples: defaultdict[tuple[str, str], Sample[Any]] = defaultdict(Sample)
-        self._counts: Counter[tuple[str, str, str]] = Counter()
-        self._examples: dict[tuple[str, str, str], str] = {}
-        self._examined: dict[tuple[str, str, str], int] = {}
+        self._samples: defaultdict[tuple[str, str], Sample] = defaultdict(Sample)
+        self._breakages: dict[tuple[str, str, str], Breakage] = {}
 
-    def add(self, what: str, name: str, reason: str | None, example: object) -> bool:
+    def add(self, what: str, name: str, reason: str | None, example: object, sample: int | None = None) -> bool:
         """Record a row that would break for a reason, if there is one; return whether there is."""
         if reason is not None:
-            self._counts[what, name, reason] += 1
-            self._examples.setdefault((what, name, reason), str(example))
+            new = Breakage(what=what, name=name, reason=reason, sample=sample, example=str(example))
+            self._breakages.setdefault((what, name, reason), new).count += 1
         return reason is not None
 
     def add_queue(self, name: str, example: object) -> None:
@@ -129,17 +118,17 @@ class Check:
 
     def add_to_sample(self, what: str, name: str, row: Any) -> None:
         """Add a row whose name is known to those of which a sample is examined."""
-        self._samples[what, name].add(row)
+        sample = self._samples[what, name]
+        sample.count += 1
+        (sample.first if len(sample.first) < SAMPLE // 2 else sample.last).append(row)
 
     def examine(self, what: str, problems: Callable[[str, Sequence[Any]], Iterable[tuple[str, object]]]) -> None:
         """Record the problems of a sample of the rows of each name; each problem has an example."""
         for (kind, name), sample in sorted(self._samples.items()):
-            rows = sample.rows()
+            rows = [*sample.first, *sample.last]
             for place in range(0, len(rows), CHUNK) if kind == what else ():
                 for problem, example in problems(name, rows[place : place + CHUNK]):
-                    self.add(what, name, problem, example)
-                    if len(rows) < sample.count:
-                        self._examined[what, name, problem] = len(rows)
+                    self.add(what, name, problem, example, len(rows) if len(rows) < sample.count else None)
 
     def read_rows(self, rows: Iterable[T], limit: int, sentence: str, *whats: str) -> Iterator[T]:
         """Yield up to ``limit`` rows. If there are more, record the sentence, and that more of ``whats`` may break."""
@@ -156,18 +145,9 @@ class Check:
 
     def report(self) -> DeployReport:
         """Return everything that was found."""
-        breakages = [
-            Breakage(
-                what=key[0],
-                name=key[1],
-                reason=key[2],
-                count=count,
-                sample=self._examined.get(key),
-                is_at_least=key[0] in self._partial,
-                example=self._examples[key],
-            )
-            for key, count in sorted(self._counts.items())
-        ]
+        breakages = [self._breakages[key] for key in sorted(self._breakages)]
+        for each in breakages:
+            each.is_at_least = each.what in self._partial
         return DeployReport(breakages, dict(self.read), self._unread)
 
 
