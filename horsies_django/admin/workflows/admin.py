@@ -61,6 +61,9 @@ _COLUMNS_OF: Final = {
 }
 
 
+_NOT_RETRIED: Final = _("The node “%s” was not changed: its state, or the state of a later node, does not allow it.")
+
+
 class WorkflowAdmin(SearchAdmin, ActionAdmin):
     """Lists all workflows; lets permitted users pause, resume, cancel and retry them, and send them events."""
 
@@ -189,13 +192,14 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
 
     def retry_node_view(self, request: HttpRequest, object_id: str, index: int) -> HttpResponse:
         """Retry one failed or skipped node, and the nodes that were skipped because of it. GET asks first."""
+        from ...workflows import control  # only here, because it imports the engine
+
         row = self.get_object(request, unquote(object_id))
         if not (self.has_view_permission(request, row) and RETRY.is_allowed(request, self.model)):
             raise PermissionDenied
         if row is None:
             return self.not_found(request, object_id)
-        database = row._state.db
-        rows = WorkflowTask.objects.using(database).filter(workflow=row, task_index=index)
+        rows = WorkflowTask.objects.using(row._state.db).filter(workflow=row, task_index=index)
         node = rows.only("node_id", "kind").order_by("task_index").first()
         if node is None:
             raise Http404(gettext("There is no such node."))
@@ -204,7 +208,12 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
         extent = _retried_items(row, index) if node.kind == NodeKind.MAP else _retried_below(node)
         if request.method != "POST":
             return self._confirm_retry(request, row, node.node_id, extent, back)
-        self._retry_node(request, row, database, node.node_id, extent)
+        if control.retry(row._state.db, row.pk, Q(node_id=node.node_id)):
+            message, level = gettext("The node “%s” was re-queued."), messages.SUCCESS
+            LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node.node_id)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
+        else:
+            message, level, extent = str(_NOT_RETRIED), messages.WARNING, ""
+        self.message_user(request, f"{message % node.node_id} {extent}".rstrip(), level)
         return HttpResponseRedirect(back)
 
     def _confirm_retry(self, request: HttpRequest, row: Workflow, node_id: str, extent: str, back: str) -> HttpResponse:
@@ -220,19 +229,6 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
             "back": back,
         }
         return TemplateResponse(request, "admin/horsies_django/workflow_retry_node.html", context)
-
-    def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str, extent: str) -> None:
-        from ...workflows import control  # only here, because it imports the engine
-
-        if not control.retry(database, row.pk, Q(node_id=node_id)):
-            message = gettext(
-                "The node “%s” was not changed: its state, or the state of a later node, does not allow it."
-            )
-            self.message_user(request, message % node_id, messages.WARNING)
-            return
-        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
-        message = gettext("The node “%s” was re-queued.") % node_id
-        self.message_user(request, f"{message} {extent}".rstrip(), messages.SUCCESS)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Suggest the events that the workflow's nodes wait for."""

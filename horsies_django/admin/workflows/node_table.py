@@ -139,27 +139,21 @@ class NodeLine:
         return not self.address.startswith("?node=")
 
 
-class NodeTable:
-    """Builds lines from rows. ``address`` returns the URL of a node's details, ``retry`` that of its retry."""
+def node_lines(
+    workflow: Workflow,
+    rows: Sequence[Mapping[str, Any]],
+    address: Callable[[str, int, int, UUID | None], str],
+    retry: Callable[[int], str] | None,
+) -> list[NodeLine]:
+    """Return the lines of rows. Takes one statement if any of them has dependencies.
 
-    def __init__(
-        self,
-        workflow: Workflow,
-        address: Callable[[str, int, int, UUID | None], str],
-        retry: Callable[[int], str] | None,
-    ) -> None:
-        self._workflow = workflow
-        self._address = address
-        self._retry = retry
+    ``address`` returns the URL of a node's details, ``retry`` that of its retry.
+    """
+    places = {place for row in rows for place in row["waits_for"][:_MAX_NAMED]}
+    nodes = node_rows(workflow).filter(task_index__in=places)
+    names: dict[int, str] = dict(nodes.values_list("task_index", "node_id")) if places else {}
 
-    def lines(self, rows: Sequence[Mapping[str, Any]]) -> list[NodeLine]:
-        """Return the lines of rows. Takes one statement if any of them has dependencies."""
-        places = {place for row in rows for place in row["waits_for"][:_MAX_NAMED]}
-        nodes = node_rows(self._workflow).filter(task_index__in=places)
-        names: dict[int, str] = dict(nodes.values_list("task_index", "node_id")) if places else {}
-        return [self._line(row, names) for row in rows]
-
-    def _line(self, row: Mapping[str, Any], names: Mapping[int, str]) -> NodeLine:
+    def line(row: Mapping[str, Any]) -> NodeLine:
         attempt, max_retries = row["task__attempt"] or 0, row["task__max_retries"] or 0
         began, waits_for = row["started_at"], row["waits_for"]
         return NodeLine(
@@ -169,7 +163,7 @@ class NodeTable:
             status=row["status"].lower(),
             state=status_label(row["status"]),
             task=row["task_name"] or row["definition_key"] or row["event_name"] or "",
-            address=self._address(row["kind"], row["pk"], row["task_index"], row["task_id"]),
+            address=address(row["kind"], row["pk"], row["task_index"], row["task_id"]),
             attempts=f"{attempt}/{max(attempt, max_retries + 1)}" if attempt else "",
             is_retried=attempt > 1,
             began=format_time(began, exactly=False) if began and row["completed_at"] else "",
@@ -178,8 +172,10 @@ class NodeTable:
             more=max(0, len(waits_for) - _MAX_NAMED),
             error_code=row["error_code"] or (row["task__error_code"] if row["completed_at"] is None else "") or "",
             is_conditional=row["run_when"] is not None or row["skip_when"] is not None,
-            retry=self._retry(row["task_index"]) if self._retry and can_retry(row) else "",
+            retry=retry(row["task_index"]) if retry and _can_retry(row) else "",
         )
+
+    return list(map(line, rows))
 
 
 def _time(row: Mapping[str, Any]) -> str:
@@ -194,7 +190,7 @@ def _time(row: Mapping[str, Any]) -> str:
     return time_of(row["status"], ready, ended)
 
 
-def can_retry(row: Mapping[str, Any]) -> bool:
+def _can_retry(row: Mapping[str, Any]) -> bool:
     """Return whether the node failed, or was skipped for a reason other than its own condition."""
     is_skipped: bool = row["status"] == "SKIPPED" and row["error_code"] != WorkflowCode.CONDITION_NOT_MET
     return row["status"] == "FAILED" or is_skipped

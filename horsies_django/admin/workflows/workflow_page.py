@@ -25,7 +25,7 @@ from .failing_node import FailingNode, NodeError, can_retry_nodes, failing_node,
 from .masking import mask_of_workflow
 from .node_detail import NodeDetail, find_node, node_detail
 from .node_rows import WorkflowNodes, read_workflow_nodes
-from .node_table import NodeFilter, NodeLine, NodeTable, page_rows, parse_index
+from .node_table import NodeFilter, NodeLine, node_lines, page_rows, parse_index
 
 #: The number of boxes of a graph. Fewer say no more than the table, more would not be readable.
 MIN_BOXES: Final = 3
@@ -195,7 +195,8 @@ class WorkflowPage:
     @cached_property
     def _lines(self) -> list[NodeLine]:
         """The line of the node that is shown in detail, if any, and those of the table."""
-        return self._table.lines(self._page[0])
+        retry = self._retry_url if can_retry_nodes(self.workflow) else None
+        return node_lines(self.workflow, self._page[0], self._node_url, retry)
 
     @property
     def lines(self) -> list[NodeLine]:
@@ -275,11 +276,6 @@ class WorkflowPage:
     def _critical_path(self) -> list[GraphNode]:
         path = critical_path(self._nodes.nodes)
         return path if len(path) >= MIN_BOXES else []
-
-    @cached_property
-    def _table(self) -> NodeTable:
-        retry = self._retry_url if can_retry_nodes(self.workflow) else None
-        return NodeTable(self.workflow, self._node_url, retry)
 
     def _box_url(self, box: GraphBox) -> str:
         node = box.first
