@@ -76,7 +76,7 @@ class Batch:
         """Add a call for each dict of keyword arguments. See :meth:`add`."""
         if self._handle is not None:
             return self._handle.add_many(task, calls)
-        return self._add(self._node_columns.nodes_of_calls(task, calls))
+        return self._add([self._node_columns.node_of_call(task, (), kwargs) for kwargs in calls])
 
     def start(self) -> BatchHandle:
         """Start the batch as part of the current transaction. A batch without calls ends at once.

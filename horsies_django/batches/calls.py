@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,16 +12,13 @@ from ..core.compat import InvalidTask
 from ..core.workflow_errors import shown
 from ..core.workflow_status import Join
 from ..enqueue.call_builder import CallBuilder
-from ..enqueue.nodes import MapNode, TaskNode
+from ..enqueue.nodes import WORKFLOW_PARAMS, MapNode, TaskNode
 from ..enqueue.task import HorsiesTask
 from ..workflows.node_options import NodeOptionsResolver, ResolvedOptions
 
 #: Parameters that a batch fills unless a call has them.
 BATCH_ID: Final = "batch_id"
 RESULTS: Final = "results"
-
-#: Parameters that a workflow fills (see workflows/input_resolver.py).
-_WORKFLOW_PARAMS: Final = frozenset({"workflow_meta", "workflow_ctx"})
 
 _NONE: Final[frozenset[str]] = frozenset()
 
@@ -51,14 +48,10 @@ class NodeColumns:
         resolved = self._checked_tasks[id(task)][1]
         builder = _builder_of(resolved)
         named = self._with_id(builder, _named(builder, args, kwargs))
-        later = _WORKFLOW_PARAMS & builder.parameters.by_name - named.keys()
+        later = WORKFLOW_PARAMS & builder.parameters.by_name - named.keys()
         arguments = builder.partial_arguments(named, later)
         limit_key = builder.partial_limit_key(named, _NONE)
         return {**self._columns(resolved), "kwargs": arguments.kwargs, "limit_key": limit_key}
-
-    def nodes_of_calls(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[Columns]:
-        """Return the columns of one call for each dict of keyword arguments."""
-        return [self.node_of_call(task, (), kwargs) for kwargs in calls]
 
     def node_of_callback(self, name: str, callback: Any, *, has_results: bool) -> Columns:
         """Return the columns of a callback's node: a task, or ``task.node(…)(…)`` with its own options and arguments.
@@ -75,7 +68,7 @@ class NodeColumns:
         kwargs = self._with_id(builder, node.kwargs)
         takes_results = has_results and RESULTS in builder.parameters.by_name and RESULTS not in kwargs
         filled_later = frozenset({RESULTS}) if takes_results else _NONE
-        later = _WORKFLOW_PARAMS & builder.parameters.by_name - kwargs.keys() | filled_later
+        later = WORKFLOW_PARAMS & builder.parameters.by_name - kwargs.keys() | filled_later
         arguments = builder.partial_arguments(kwargs, later)
         columns = {**self._columns(resolved), "limit_key": builder.partial_limit_key(kwargs, filled_later)}
         return {**columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if takes_results else {}}

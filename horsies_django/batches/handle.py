@@ -77,7 +77,7 @@ class BatchHandle(WorkflowHandle[list[Any]]):
 
     def add_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[NodeKey[Any]]:
         """Add a call for each dict of keyword arguments, all of them or none. See :meth:`add`."""
-        return self._add(self._calls.nodes_of_calls(task, calls))
+        return self._add([self._calls.node_of_call(task, (), kwargs) for kwargs in calls])
 
     async def aprogress(self) -> BatchProgress:
         """See :meth:`progress`."""

@@ -30,6 +30,11 @@ Condition = Callable[["WorkflowContext"], bool]
 #: The maximum length of the name of an event, in characters.
 EVENT_NAME_LENGTH: Final = 100
 
+#: The parameters that a workflow fills: with a :class:`WorkflowMeta`, and a :class:`WorkflowContext`.
+META_PARAM: Final = "workflow_meta"
+CTX_PARAM: Final = "workflow_ctx"
+WORKFLOW_PARAMS: Final = frozenset({META_PARAM, CTX_PARAM})
+
 #: The node, or the nodes, whose values fill a parameter.
 Source: TypeAlias = "Node[Any] | tuple[Node[Any], ...]"
 

@@ -63,14 +63,14 @@ def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:
             engine = Engine.on(database)
             engine.advance(cancel_pause.cancel(engine, [key]))
             # Those without an open node too.
-            engine.complete_workflows(cancel_pause.subtree_ids(database, [key]))
+            engine.complete_workflows(cancel_pause.subtree_statuses(database, [key]))
         return (include_running and _stop_bodies(database, key)) or is_live
 
 
 def _stop_bodies(database: str, key: UUID) -> bool:
     """Cancel the started tasks of a workflow and of all below it; return whether there were any."""
     nodes = WorkflowTask.objects.using(database).filter(
-        workflow__in=cancel_pause.subtree_ids(database, [key]), status__in=IN_PROGRESS, task__isnull=False
+        workflow__in=cancel_pause.subtree_statuses(database, [key]), status__in=IN_PROGRESS, task__isnull=False
     )
     tasks = list(nodes.values_list("task_id", flat=True))
     return Task.objects.using(database).filter(where_in(database, tasks)).cancel(include_running=True) > 0

@@ -147,12 +147,10 @@ def advance_unless_locked(database: str, ids: Collection[UUID]) -> None:
     Skips workflows that another transaction has locked: to wait for them in this order could deadlock. Repair advances
     those later.
     """
-    from ..models import Task, Workflow
+    from ..models import Task
 
-    tasks = Task.objects.using(database).filter(pk__in=ids, workflow_id__isnull=False)
-    if ids and (pairs := dict(tasks.values_list("pk", "workflow_id"))):
-        locked = Workflow.objects.using(database).lock({root for root in pairs.values() if root is not None}, skip=True)
-        advance_locked(database, [key for key, root in pairs.items() if root in locked])
+    _, nodes = lock_unless_locked(Task.objects.using(database).filter(pk__in=ids))
+    advance_locked(database, nodes)
 
 
 def retry_nodes(tasks: TaskQuerySet) -> int:

@@ -336,11 +336,10 @@ class WorkflowHandle(Generic[T]):
         if nodes is None:
             return results
         ids = [self._id_of(node) for node in nodes]
-        if missing := [node_id for node_id in ids if node_id not in results]:
-            tasks = self.tasks()
-            for node_id in missing:
-                if node_id not in tasks:
-                    raise self._no_such_node(node_id)
+        missing = [node_id for node_id in ids if node_id not in results]
+        tasks = self.tasks() if missing else {}
+        if unknown := [node_id for node_id in missing if node_id not in tasks]:
+            raise self._no_such_node(unknown[0])
         return {node_id: results[node_id] for node_id in ids if node_id in results}
 
     def _no_such_node(self, node_id: str) -> KeyError:

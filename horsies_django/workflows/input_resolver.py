@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Set
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import Count, TextField
 from django.db.models.functions import Cast
@@ -16,14 +16,11 @@ from ..core.parameters import parameters_of
 from ..core.results import OperationalCode, TaskError, TaskResult
 from ..core.serialization import decode
 from ..enqueue import result_reader
-from ..enqueue.nodes import SubWorkflowSummary, WorkflowContext, WorkflowMeta
+from ..enqueue.nodes import CTX_PARAM, META_PARAM, WORKFLOW_PARAMS, SubWorkflowSummary, WorkflowContext, WorkflowMeta
 
 if TYPE_CHECKING:
     from ..enqueue.task_run import TaskRun
     from ..models import WorkflowTask
-
-_META: Final = "workflow_meta"
-_CONTEXT: Final = "workflow_ctx"
 
 
 def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
@@ -32,7 +29,7 @@ def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, A
     None for the task that builds a subworkflow, which resolves its own.
     """
     parameters = parameters_of(task.func, task.takes_context).by_name
-    if not (run.claimed.has_inputs or {_META, _CONTEXT} & parameters):
+    if not (run.claimed.has_inputs or WORKFLOW_PARAMS & parameters):
         return {}
     from ..models import WorkflowTask
     from .engine.enqueue_nodes import BUILD_TASK
@@ -45,7 +42,6 @@ def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, A
 
 def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
     """Return the arguments that a node passes to a function with these parameters, from the rows."""
-    wanted = {_META, _CONTEXT} & parameters
     indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _indexes(source)}
     ids, results = results_of(node, indexes | set(node.ctx_from or ()))
     arguments: dict[str, Any] = {}
@@ -60,12 +56,12 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
         "task_name": node.task_name or "",
         "node_id": node.node_id,
     }
-    if _META in wanted:
-        arguments[_META] = WorkflowMeta(**about)
-    if _CONTEXT in wanted:
+    if META_PARAM in parameters:
+        arguments[META_PARAM] = WorkflowMeta(**about)
+    if CTX_PARAM in parameters:
         listed = {ids[index]: results[index] for index in node.ctx_from or () if index in results}
         summaries = _summaries(node) if listed else {}
-        arguments[_CONTEXT] = WorkflowContext(**about, results=listed, summaries=summaries)
+        arguments[CTX_PARAM] = WorkflowContext(**about, results=listed, summaries=summaries)
     return arguments
 
 

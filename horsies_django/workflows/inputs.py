@@ -18,11 +18,9 @@ from ..core.type_check import hints_of, unwrapped
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join, NodeKind
 from ..enqueue.call_builder import CallBuilder, Target
-from ..enqueue.nodes import CallNode, MapNode, Node, Source, TaskNode, nodes_in
+from ..enqueue.nodes import CTX_PARAM, META_PARAM, WORKFLOW_PARAMS, CallNode, MapNode, Node, Source, TaskNode, nodes_in
 from .subworkflow_node import SubWorkflowNode
 
-CTX_PARAM: Final = "workflow_ctx"
-META_PARAM: Final = "workflow_meta"
 _NONE: Final[frozenset[str]] = frozenset()
 
 
@@ -59,7 +57,7 @@ def compile_inputs(
         return columns
     if isinstance(target, CallBuilder):
         try:
-            columns["limit_key"] = target.partial_limit_key(node.kwargs, later - {CTX_PARAM, META_PARAM})
+            columns["limit_key"] = target.partial_limit_key(node.kwargs, later - WORKFLOW_PARAMS)
         except (TypeError, ValueError) as error:
             node_errors.append((DefinitionErrorCode.INVALID_OPTION, str(error)))
     return columns

@@ -13,6 +13,7 @@ from django.db.models.functions import Cast
 
 from ...core.parameters import Parameters
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
+from ...enqueue.nodes import WORKFLOW_PARAMS
 from ...models import Workflow, WorkflowTask
 from ...workflows.engine.rows import IN_PROGRESS
 from .calls import (
@@ -38,9 +39,6 @@ BATCH: Final = 200
 
 #: What may break in a node.
 _WHATS: Final = ("node", "condition", "workflow", "queue")
-
-#: The arguments that a workflow gives to each function that has a parameter of the name.
-_GIVEN: Final = frozenset({"workflow_meta", "workflow_ctx"})
 
 _WAITING: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
@@ -163,7 +161,7 @@ def _problems(database: str, parameters: Parameters, nodes: Sequence[_Node]) -> 
         sources[key] = _indexes(args_from.values(), values_from.values(), context)
         for problem in value_problems(kwargs.values(), node.backend, is_typed=node.typed_payload):
             yield problem, node.shown_id
-        names = {*kwargs, *args_from, *values_from, *(_GIVEN & parameters.by_name)}
+        names = {*kwargs, *args_from, *values_from, *(WORKFLOW_PARAMS & parameters.by_name)}
         if node.kind == NodeKind.MAP and node.param is not None:
             names.add(node.param)
         if misfit := signature_problem(parameters, (), names):

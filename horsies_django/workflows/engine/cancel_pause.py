@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -190,7 +190,7 @@ def cancel(
     """
     database = context.database
     workflows = Workflow.objects.using(database)
-    live = workflows.filter(transition.is_possible, pk__in=subtree_ids(database, roots))
+    live = workflows.filter(transition.is_possible, pk__in=subtree_statuses(database, roots))
     keys = list(live.values_list("pk", flat=True))
     rows, status = workflows.filter(pk__in=keys), transition.target
     transition.apply(rows, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
@@ -208,11 +208,6 @@ def cancel(
         result = err_result(code, f"The workflow is {status}.")
         lifecycle.SKIP_STOPPED.apply(rows_of, completed_at=Now(), result=result, error_code=str(code))
     return skipped
-
-
-def subtree_ids(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
-    """Return the ids of these workflows and of all below them, without replaced ones."""
-    return list(subtree_statuses(database, roots))
 
 
 def subtree_statuses(database: str, roots: Collection[UUID]) -> dict[UUID, str]:

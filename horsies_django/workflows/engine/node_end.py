@@ -40,12 +40,9 @@ _STATUS: Final = Case(
 )
 
 #: Whether the subworkflow of a node has been built.
-_IS_BUILT: Final = Case(
-    When(
-        Q(kind=NodeKind.SUBWORKFLOW) & Exists(Workflow.objects.filter(parent=OuterRef("pk"), is_replaced=False)),
-        then=Value(True),
-    ),
-    default=Value(False),
+_IS_BUILT: Final = models.ExpressionWrapper(
+    Q(kind=NodeKind.SUBWORKFLOW) & Exists(Workflow.objects.filter(parent=OuterRef("pk"), is_replaced=False)),
+    models.BooleanField(),
 )
 
 #: The columns by which :func:`apply_results` decides about a node whose task has ended.

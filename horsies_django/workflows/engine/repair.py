@@ -17,13 +17,7 @@ from ...core.results import OperationalCode, RetrievalCode, TaskError
 from ...core.serialization import clean_text
 from ...core.status import TASK_TERMINAL_STATES
 from ...core.workflow_errors import WorkflowCode
-from ...core.workflow_status import (
-    WORKFLOW_TASK_TERMINAL_STATES,
-    WORKFLOW_TERMINAL_STATES,
-    NodeKind,
-    WorkflowStatus,
-    WorkflowTaskStatus,
-)
+from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...db.completions import notify_after_commit
 from ...db.errors import concerns_all_rows, is_row_error, primary_message, row_by_row
 from ...db.expressions import NowPlus, SecondsUntil
@@ -33,7 +27,7 @@ from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from . import cancel_pause, node_end, resume_workflow
 from .advance import Engine
-from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeEnd, NodeResult, NodeRows, err_result, read_ends, read_nodes
+from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, OPEN, NodeEnd, NodeResult, NodeRows, err_result, read_ends, read_nodes
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -43,7 +37,7 @@ MAX_TREES: Final = 200
 #: How many nodes an error names.
 _MAX_NAMED: Final = 5
 
-_IS_OPEN: Final = ~Q(status__in=sorted(WORKFLOW_TASK_TERMINAL_STATES))
+_IS_OPEN: Final = Q(status__in=OPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +163,7 @@ def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapp
             return False
         engine = Engine.on(database)
         engine.advance(cancel_pause.cancel(engine, [key], lifecycle.EXPIRE_WORKFLOW, error))
-        engine.complete_workflows(cancel_pause.subtree_ids(database, [key]))
+        engine.complete_workflows(cancel_pause.subtree_statuses(database, [key]))
         return True
 
 

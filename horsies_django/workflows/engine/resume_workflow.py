@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Final
 from uuid import UUID
 
 from django.db.models import Count, Q
 
-from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from . import start_nodes
 from .advance import Engine
 from .cancel_pause import resume_suspended, subtree_statuses
-from .rows import NodeRows, NodeState, read_nodes, where_in
-
-_ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
+from .rows import OPEN, NodeRows, NodeState, read_nodes, where_in
 
 
 def resume(database: str, workflow: Workflow) -> bool:
@@ -63,7 +60,7 @@ def decide_waiting(database: str, keys: Collection[UUID]) -> int:
 
 def recount_maps(nodes: NodeRows) -> None:
     """Recount the items of those of these nodes that are running maps."""
-    is_open, is_ok = ~Q(status__in=_ENDED), Q(status=WorkflowTaskStatus.COMPLETED)
+    is_open, is_ok = Q(status__in=OPEN), Q(status=WorkflowTaskStatus.COMPLETED)
     for node in read_nodes(nodes.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
         items = WorkflowTask.objects.using(nodes.db).filter(workflow=node.workflow_id, map_index=node.task_index)
         count = items.aggregate(

@@ -9,18 +9,16 @@ from uuid import UUID
 from django.db.models import Case, Exists, F, OuterRef, Q, When
 
 from ...core.workflow_errors import WorkflowCode
-from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...db.now import Now
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
-from .cancel_pause import subtree_ids
+from .cancel_pause import subtree_statuses
 from .resume_workflow import decide_waiting, recount, recount_maps
-from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, NodeRows, NodeState, read_nodes, where_in
+from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, OPEN, NodeRows, NodeState, read_nodes, where_in
 
 #: The states of a workflow whose failed nodes can be retried.
 RETRYABLE: Final = lifecycle.RETRY_WORKFLOW.sources
-
-_ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
 #: The values of a node that runs again. ``until`` is set anew at its start, unless the node has a fixed time.
 _CLEARED_VALUES: Final[dict[str, Any]] = {
@@ -52,7 +50,7 @@ def retry(database: str, key: UUID, which: Q | None = None) -> int:
     if above is None:
         return 0
     steps = [_Reopening(workflow, again, is_whole=which is None), *above]
-    keys = subtree_ids(database, [steps[-1].workflow.pk])
+    keys = subtree_statuses(database, [steps[-1].workflow.pk]).keys()
     if _is_key_taken(database, keys):
         return 0
     for step in steps:
@@ -80,7 +78,7 @@ def count_failed(database: str, workflows: Iterable[Workflow]) -> int:
 
 def _failures_within(database: str, workflows: Iterable[Workflow]) -> NodeRows:
     """Return the nodes to retry of those workflows that do not run, and of those below them that do not."""
-    keys = subtree_ids(database, [workflow.pk for workflow in workflows if workflow.status in RETRYABLE])
+    keys = subtree_statuses(database, [workflow.pk for workflow in workflows if workflow.status in RETRYABLE])
     return _failures(database).filter(workflow__in=keys, workflow__status__in=RETRYABLE)
 
 
@@ -172,7 +170,7 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
     lifecycle.RETRY_ITEM.apply(items, **_CLEARED_VALUES)  # first: each applies to what is still FAILED or SKIPPED
     lifecycle.RETRY_RUNNING.apply(nodes.filter(where_in(database, keys & running)), **_CLEARED_VALUES)
     lifecycle.RETRY_NODE.apply(nodes.filter(where_in(database, keys - running)), **_CLEARED_VALUES)
-    nodes.exclude(status__in=_ENDED).filter(good_until__lte=Now()).update(good_until=None)
+    nodes.filter(status__in=OPEN, good_until__lte=Now()).update(good_until=None)
     recount_maps(nodes)
     recount(nodes.filter(status=WorkflowTaskStatus.PENDING), read_nodes(nodes))
     failed = nodes.filter(IS_UNSUCCESSFUL).order_by("task_index")
