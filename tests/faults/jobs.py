@@ -39,6 +39,11 @@ def hog_once(key: str) -> None:
     hold_interpreter(FOREVER)
 
 
+@task(retry_policy=RETRY_CRASHES)
+def add_again(number: int) -> int:
+    return number + 1
+
+
 @task(timeout=2, max_attempts=3, backoff=0)
 def backtrack(key: str) -> None:
     """Match a pattern that never ends, in C code that holds the interpreter's lock."""

@@ -54,7 +54,8 @@ def test_a_body_that_holds_the_gil_times_out_and_other_tasks_run(worker, body):
 
     for number in (1, 2, 3):
         pid_of("hog", number)
-        assert tasks.add.send(number).value(timeout=40) == number + 1
+        # It may begin before the body has the interpreter's lock, and then crashes with it.
+        assert jobs.add_again.send(number).value(timeout=40) == number + 1
 
     assert hog.get(timeout=40).err.error_code == "TASK_TIMEOUT"
     assert attempts_of(hog) == [(*TIMED_OUT, True), (*TIMED_OUT, True), (*TIMED_OUT, False)]

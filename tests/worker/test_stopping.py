@@ -202,7 +202,7 @@ def test_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
 def test_a_worker_backs_off_when_runners_cannot_start(manage):
     process = manage("horsies_worker", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")
 
-    wait_until(lambda: process.output.count("runner died") >= 4, limit=90)
+    wait_until(lambda: process.output.count("runner died") >= 4, limit=180)
     process.signal(signal.SIGTERM)
 
     assert process.wait(20) == 0
