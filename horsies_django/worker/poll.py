@@ -1,18 +1,28 @@
-"""The poll of a runner: it reads in one statement which queues hold work, what is due, and what its row asks of it."""
+"""The poll of a runner: it reads in one statement which queues hold work, what is due, and what its row asks of it.
+
+Tasks that concurrency limits block are released here too, once a task of this worker has ended and made room.
+"""
 
 from __future__ import annotations
 
+import logging
 import random
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Final
 
+from ..db.errors import row_by_row
 from ..db.notifications import wake_after_commit
 from ..models import Limit
-from ..models.concurrency_limiter import Released
+from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released, release_waiting
+from ..models.queue_scan import ScanResult
 from ..models.worker import WorkerRequest
-from .limit_releaser import LimitReleaser
 from .runner_state import NEVER, RunnerState
-from .store import PollView
+from .slot_pool import SlotPool
+
+logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds from finding work to the next poll. Each poll that finds none doubles the pause.
 MIN_PAUSE: Final = 0.025
@@ -27,6 +37,16 @@ BUSY_INTERVAL: Final = 1.0
 #: A busy runner waits at least so many times the duration of its last poll. A poll is long while an old transaction
 #: keeps vacuum from removing the index entries of tasks that have ended.
 DURATION_FACTOR: Final = 20
+
+
+#: Seconds after which a release starts no further batch: executions end meanwhile.
+TIME_SLICE: Final = 0.005
+
+#: While executions run, limits with many blocked tasks get one of this many time slices.
+SLICE_SHARE: Final = 5
+
+#: Seconds until the next attempt at a limit that another worker is releasing at.
+LOCKED_PAUSE: Final = 0.005
 
 
 class PollInterval:
@@ -100,6 +120,52 @@ class PollInterval:
         return is_due and self.is_rested
 
 
+class LimitReleaser:
+    """Remembers the keys of limits that may have room, and releases blocked tasks there. It waits for no lock.
+
+    A reaper checks the limits that a dead worker leaves behind. Times are monotonic, in seconds.
+    """
+
+    def __init__(self, database: str, pools: Sequence[SlotPool]) -> None:
+        self._release = partial(release_waiting, database)
+        self._pools = pools
+        self._keys: dict[str, None] = {}
+        self._paused_until = float("-inf")
+        self.next_at = float("inf")
+
+    def __bool__(self) -> bool:
+        """Whether any limit is left to check."""
+        return bool(self._keys)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to check a limit."""
+        return time.monotonic() >= self.next_at
+
+    def add(self, keys: Iterable[str | None]) -> None:
+        """Check the limits of these keys soon."""
+        if new := {key: None for key in keys if key is not None}:
+            self._keys |= new
+            self.next_at = min(self.next_at, max(self._paused_until, time.monotonic()))
+
+    def release(self) -> Iterator[Released]:
+        """Release blocked tasks at limits for one time slice; yield what each transaction has released."""
+        began = now = time.monotonic()
+        busy = dict[str, None]()
+        while self._keys and now < began + TIME_SLICE:
+            batch = list(islice(self._keys, KEYS_PER_TRANSACTION))
+            parts = row_by_row(batch, self._release, _leave)
+            for key in batch:
+                del self._keys[key]
+            busy |= dict.fromkeys(key for part in parts for key in part.busy)
+            yield from parts
+            now = time.monotonic()
+        has_running = any(pool.running for pool in self._pools)
+        self._paused_until = now + (now - began) * (SLICE_SHARE - 1) if self._keys and has_running else now
+        self._keys |= busy
+        self.next_at = max(self._paused_until, now + LOCKED_PAUSE if busy else now) if self._keys else float("inf")
+
+
 class Poller:
     """Decides when to poll, polls, and releases what has become due or what limits have room for."""
 
@@ -136,37 +202,49 @@ class Poller:
         """Poll, release deferred tasks that have become due, and return what the worker's row asks of it."""
         state, store = self._state, self._state.store
         began = time.monotonic()
-        view = store.poll(state.pools)
-        is_overdue, released = _is_due(view.deferred_in), 0
+        scan = store.scan(state.pools)
+        is_overdue, released = _is_due(scan.deferred_in), 0
         if is_overdue:
             with store.transaction():
                 released = store.tasks.make_due_claimable()
-        due_limits = Limit.objects.using(state.config.database).due_keys() if _is_due(view.limits_due_in) else ()
+        due_limits = Limit.objects.using(state.config.database).due_keys() if _is_due(scan.release_in) else ()
         duration = time.monotonic() - began
         state.is_poll_requested = released > 0
         for part in (self.interval, store.selector):
             part.set_notified(state.listener.is_alive)
-        state.is_held_back = view.is_held_back
-        for pool, queues in zip(state.pools, view.queues, strict=True):
-            pool.set_queues(queues, is_all=not view.is_partial)
-        if view.is_partial:
-            self._continue_round(view)
-        due_in = None if is_overdue else view.deferred_in
-        self.interval.record_poll(has_tasks=view.has_work, due_in=due_in, duration=duration)
+        has_work = self._set_queues(scan) or is_overdue or _is_due(scan.release_in)
+        if scan.is_partial:
+            self._continue_round(scan)
+        self.interval.record_poll(
+            has_tasks=has_work, due_in=None if is_overdue else scan.deferred_in, duration=duration
+        )
         self.releaser.add(due_limits)
-        if view.limits_due_in is not None and view.limits_due_in > 0:
-            self.interval.poll_by(time.monotonic() + view.limits_due_in)
+        if scan.release_in is not None and scan.release_in > 0:
+            self.interval.poll_by(time.monotonic() + scan.release_in)
         self.interval.poll_by(store.selector.unblocks_at)
-        return view.request
+        return scan.request
 
-    def _continue_round(self, view: PollView) -> None:
+    def _set_queues(self, scan: ScanResult) -> bool:
+        """Tell each pool from which queues to claim; return whether any did not refuse when it was last asked."""
+        state, selector = self._state, self._state.store.selector
+        may_have_tasks = state.is_held_back = False
+        for pool, waiting in zip(state.pools, scan.queues, strict=True):
+            served = [queue for queue in waiting if not queue.is_paused and state.config.serves(queue.queue_name)]
+            names = selector.in_order([queue.queue_name for queue in served])
+            queues = selector.unblocked(names)
+            pool.set_queues(queues, is_all=not scan.is_partial)
+            may_have_tasks = may_have_tasks or selector.may_have_tasks(queues)
+            state.is_held_back = state.is_held_back or selector.will_resume(set(names).difference(queues))
+        return may_have_tasks
+
+    def _continue_round(self, scan: ScanResult) -> None:
         """Poll on for the queues that this poll has not seen, until none of them holds work."""
         state = self._state
         has_work = any(pool.queues for pool in state.pools)
         self._has_found_work = self._has_found_work or has_work
-        if not has_work and (view.has_more or self._has_found_work):
+        if not has_work and (scan.continues or self._has_found_work):
             state.is_poll_requested = True
-        self._has_found_work = self._has_found_work and view.has_more
+        self._has_found_work = self._has_found_work and scan.continues
 
     def release_blocked(self) -> bool:
         """Release tasks at limits that may have room, for one time slice."""
@@ -189,3 +267,8 @@ class Poller:
 
 def _is_due(seconds: float | None) -> bool:
     return seconds is not None and seconds <= 0
+
+
+def _leave(key: str, error: Exception) -> Released:
+    logger.error("limit can't be released key=%r: left to the reaper", key, exc_info=error)
+    return NONE_RELEASED

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -83,14 +83,9 @@ async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> Exe
         if signal_dispatcher.has_started_receivers(execution.claimed):
             await sync_to_async(signal_dispatcher.send_started)(execution.claimed, execution.database)
         context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
-        function: Callable[[], Any] = partial(call.task.func, *context, *call.args, **call.kwargs)
-        if not _is_coroutine_function(call.task.func):
-            function = sync_to_async(function, thread_sensitive=False)
+        function = _function(execution, call, context, is_async=True)
         execution.raise_if_too_late()
-        is_seen = bool(execution.options.middleware)
-        value = await execution.cancellable(
-            _call_with_middleware(execution, call, function) if is_seen else function(), task
-        )
+        value = await execution.cancellable(function(), task)
         return result_mapping.from_value(execution, call.task, value)
     except TooLate:
         return NotStarted(execution)
@@ -121,27 +116,22 @@ def _raised(execution: Execution, call: _PreparedCall | None, error: BaseExcepti
 def _value(execution: Execution, call: _PreparedCall) -> Any:
     context = [_context(execution)] if call.task.takes_context else []
     is_async = _is_coroutine_function(call.task.func)
+    function = _function(execution, call, context, is_async=is_async)
     execution.raise_if_too_late()  # reading the arguments may have taken long
-    is_ours = call.task.func is join_group  # the project's middleware must not see it
-    if execution.options.middleware and not is_ours:
-        function = partial(call.task.func, *context, *call.args, **call.kwargs)
-        if is_async:
-            return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, function))
-        stack = middleware_stack.stack_of(execution.options.middleware, is_async=False)
-        seen = middleware_stack.build_call(execution, call.task, call.args, call.kwargs, function)
-        return execution.call(stack, seen)
-    if is_async:
-        return async_to_sync(execution.cancellable)(call.task.func(*context, *call.args, **call.kwargs))
-    return execution.call(call.task.func, *context, *call.args, **call.kwargs)
+    return async_to_sync(execution.cancellable)(function()) if is_async else execution.call(function)
 
 
-def _call_with_middleware(execution: Execution, call: _PreparedCall, function: Callable[[], Any]) -> Awaitable[Any]:
-    """Return the coroutine that calls the middleware stack."""
-    stack = middleware_stack.stack_of(execution.options.middleware, is_async=True)
-    awaitable: Awaitable[Any] = stack(
-        middleware_stack.build_call(execution, call.task, call.args, call.kwargs, function)
-    )
-    return awaitable
+def _function(
+    execution: Execution, call: _PreparedCall, context: Sequence[TaskContext], *, is_async: bool
+) -> Callable[[], Any]:
+    """Return the task's function with its arguments, called through the project's middleware if there is any."""
+    function: Callable[[], Any] = partial(call.task.func, *context, *call.args, **call.kwargs)
+    if is_async and not _is_coroutine_function(call.task.func):
+        function = sync_to_async(function, thread_sensitive=False)
+    if not execution.options.middleware or call.task.func is join_group:  # middleware must not see our own task
+        return function
+    stack = middleware_stack.stack_of(execution.options.middleware, is_async=is_async)
+    return partial(stack, middleware_stack.build_call(execution, call.task, call.args, call.kwargs, function))
 
 
 def _value_in_transaction(execution: Execution, call: _PreparedCall) -> Any:

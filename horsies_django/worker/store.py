@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -28,7 +27,7 @@ from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
 from ..models.claims import ClaimedTask, Completion, WorkerInfo
 from ..models.queue_limiter import Allowance, QueueLimiter, refund_tokens, store_tokens
-from ..models.queue_scan import QueueScan
+from ..models.queue_scan import QueueScan, ScanResult
 from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet, WorkerRequest
 from ..reaper import prune
@@ -54,26 +53,6 @@ SKIP_LOCKED_FOR: Final = 60.0
 
 #: Minimum tasks of a queue that are tried one by one after a claim has failed.
 MIN_ISOLATED: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class PollView:
-    """What a poll saw: for each pool the queues to claim from, and in how many seconds more will be due."""
-
-    queues: tuple[tuple[str, ...], ...]
-    deferred_in: float | None
-    request: WorkerRequest = WorkerRequest.CONTINUE
-    limits_due_in: float | None = None
-    is_held_back: bool = False  # more is due, in queues that their limits hold back for now
-    is_partial: bool = False  # there are more queues than one poll sees
-    has_more: bool = False  # and some come after those that it has seen
-    may_have_tasks: bool = True  # some of these queues did not refuse when they were last asked
-
-    @property
-    def has_work(self) -> bool:
-        """Whether there is something to claim."""
-        is_due = any(after is not None and after <= 0 for after in (self.deferred_in, self.limits_due_in))
-        return is_due or (self.may_have_tasks and any(self.queues))
 
 
 class HeldClaim(NamedTuple):
@@ -119,33 +98,15 @@ class WorkerStore:
         self.workers.deregister(self._runner.worker_id)
         return True
 
-    def poll(self, pools: Sequence[SlotPool]) -> PollView:
-        """Read, in one statement and without a lock, what there is to do."""
+    def scan(self, pools: Sequence[SlotPool]) -> ScanResult:
+        """Read, in one statement and without a lock, what there is to do; then read policies of queues if need be."""
         if self._scan is None:
             kinds = [pool.is_async for pool in pools]
             self._scan = QueueScan(self._config.database, self._runner.worker_id, kinds)
-        while (scanned := self._scan.run()) is None:
+        while (result := self._scan.run()) is None:
             self.register()  # the row was removed
-        self._refresh_policies(has_rules=scanned.has_rules)
-        serves = self._config.serves
-        due: list[tuple[str, ...]] = []
-        is_held_back = False
-        for waiting in scanned.queues:
-            served = [queue for queue in waiting if not queue.is_paused and serves(queue.queue_name)]
-            names = self.selector.in_order([queue.queue_name for queue in served])
-            due.append(self.selector.unblocked(names))
-            is_held_back = is_held_back or self.selector.will_resume(set(names).difference(due[-1]))
-        may_have_tasks = any(map(self.selector.may_have_tasks, due))
-        return PollView(
-            tuple(due),
-            scanned.deferred_in,
-            scanned.request,
-            scanned.release_in,
-            is_held_back,
-            scanned.is_partial,
-            scanned.continues,
-            may_have_tasks,
-        )
+        self._refresh_policies(has_rules=result.has_rules)
+        return result
 
     def reset_policies(self) -> None:
         """Forget the policies of queues, and which queues refuse: some of that has changed."""

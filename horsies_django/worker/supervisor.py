@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from django.conf import settings
 
@@ -65,40 +64,11 @@ MAX_FAILED_STARTS: Final = 5
 _NOTICES: Final = frozenset(map(str, Notice))
 
 
-@dataclass(frozen=True, slots=True)
-class _Exited:
-    child: Child
-
-
-@dataclass(frozen=True, slots=True)
-class _Retiring:
-    child: Child
-    exit_reason: ExitReason
-
-
-@dataclass(frozen=True, slots=True)
-class _RequestAnswer:
-    worker_id: str
-    request: WorkerRequest
-
-
 class _Start(NamedTuple):
     """When a runner starts, and whether as a quiet one."""
 
     at: float
     is_quiet: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Unanswered:
-    """A dead runner whose row may have asked it to stop or to be quiet. Its replacement waits until that is known."""
-
-    until: float
-    is_quiet: bool
-
-
-#: None: the store has recovered the tasks of a dead runner.
-_Event: TypeAlias = _Exited | _Retiring | _RequestAnswer | Command | None
 
 
 class Supervisor:
@@ -116,14 +86,16 @@ class Supervisor:
         self._config = config
         self._serve = serve
         self._figures = SupervisorFigures(config)
-        self._events: Mailbox[_Event] = Mailbox()
+        #: What the loop does next, as other threads and signal handlers have asked; None only ends its wait.
+        self._events: Mailbox[Callable[[], None] | None] = Mailbox()
         self._heartbeat_file = HeartbeatFile(config.heartbeat_file)
         self._spawner = Spawner(config, verbosity)
         self._store = SupervisorStore(config, partial(self._events.put, None))
         self._scheduler: Scheduler | None = None
         self._children: list[Child] = []
         self._starts: list[_Start] = []
-        self._unanswered: dict[str, _Unanswered] = {}
+        #: The latest starts of replacements for crashed runners whose rows may have asked them to stop or to be quiet.
+        self._unanswered: dict[str, _Start] = {}
         self._failed_starts = 0
         self._has_failed = False
         self._find_dead_at = 0.0
@@ -147,10 +119,11 @@ class Supervisor:
             self._spawner.open()
         try:
             # From here on there are sockets and threads, which forked runners must not inherit.
-            stop = partial(self._events.put, Command.STOP)
             with (
-                stop_signals(stop, *self._stop_timeouts(), owns_process=owns_process),
-                quiet_signals(self._events.put, owns_process=owns_process),
+                stop_signals(lambda: self._events.put(self._stop), *self._stop_timeouts(), owns_process=owns_process),
+                quiet_signals(
+                    lambda command: self._events.put(partial(self._set_quiet, command)), owns_process=owns_process
+                ),
                 self._serve(self._figures),
             ):
                 return self._run()
@@ -188,10 +161,10 @@ class Supervisor:
         self._find_dead()
         while self._starts and self._starts[0].at <= time.monotonic():
             self._spawn(is_quiet=self._starts.pop(0).is_quiet)
-        for event in self._events.take(self._wait()):
-            self._handle(event)
-        for worker_id, unanswered in list(self._unanswered.items()):
-            if time.monotonic() >= unanswered.until:
+        for event in filter(None, self._events.take(self._wait())):
+            event()
+        for worker_id, start in list(self._unanswered.items()):
+            if time.monotonic() >= start.at:
                 self._replace_dead(worker_id, WorkerRequest.CONTINUE)
         for child in self._children:
             self._check(child)
@@ -216,22 +189,9 @@ class Supervisor:
 
     def _wait(self) -> float:
         moments = [self._kill_at, self._leave_at, *(start.at for start in self._starts[:1])]
-        moments += [unanswered.until for unanswered in self._unanswered.values()]
+        moments += [start.at for start in self._unanswered.values()]
         moments += [child.stall_detector.heartbeat_at for child in self._children]
         return max(0.0, min(min(moments) - time.monotonic(), MAX_WAIT))
-
-    def _handle(self, event: _Event) -> None:
-        if isinstance(event, _Exited):
-            self._on_exit(event.child)
-        elif event in (Command.QUIET, Command.RESUME):
-            self._set_quiet(is_quiet=event is Command.QUIET)
-        elif isinstance(event, Command):
-            self._stop(event)
-        elif isinstance(event, _RequestAnswer):
-            self._replace_dead(event.worker_id, event.request)
-        elif isinstance(event, _Retiring) and event.child in self._children:
-            event.child.is_retiring = True
-            self._start_replacement(event.child, is_urgent=event.exit_reason is ExitReason.STUCK)
 
     def _check(self, child: Child) -> None:
         """Kill a runner that is stalled or does not stop in time; send a heartbeat for one that does not itself."""
@@ -261,6 +221,11 @@ class Supervisor:
                     return
                 os.waitpid(ended.si_pid, 0)
 
+    def _on_retiring(self, child: Child, exit_reason: ExitReason) -> None:
+        if child in self._children:
+            child.is_retiring = True
+            self._start_replacement(child, is_urgent=exit_reason is ExitReason.STUCK)
+
     def _start_replacement(self, child: Child, *, is_urgent: bool) -> None:
         """Start a fresh runner beside one that takes no more work.
 
@@ -289,7 +254,7 @@ class Supervisor:
     def _wait_for_exit(self, child: Child) -> None:
         child.process.wait()
         kill_process_group(child.process.pid)  # it may still work on the tasks that are given away next
-        self._events.put(_Exited(child))
+        self._events.put(partial(self._on_exit, child))
 
     def _read_reports(self, child: Child) -> None:
         with os.fdopen(child.report_pipe) as pipe:
@@ -297,7 +262,7 @@ class Supervisor:
                 if line in _NOTICES:
                     self._on_notice(Notice(line))
                 else:
-                    self._events.put(_Retiring(child, ExitReason(line)))
+                    self._events.put(partial(self._on_retiring, child, ExitReason(line)))
 
     def _on_notice(self, notice: Notice) -> None:
         """Pass a notice on to the scheduler, which has no connection of its own that listens.
@@ -332,13 +297,15 @@ class Supervisor:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))
             if not self._stopping and not child.is_replaced:
                 self._failed_starts = 0 if has_started else self._failed_starts + 1
-                dead.on_request_known = lambda request: self._events.put(_RequestAnswer(child.worker_id, request))
-                self._unanswered[child.worker_id] = _Unanswered(time.monotonic() + ANSWER_TIMEOUT, is_quiet)
+                dead.on_request_known = lambda request: self._events.put(
+                    partial(self._replace_dead, child.worker_id, request)
+                )
+                self._unanswered[child.worker_id] = _Start(time.monotonic() + ANSWER_TIMEOUT, is_quiet)
         elif exit_reason is ExitReason.STOP_REQUESTED:
             self._log_not_replaced(child.worker_id)
         elif exit_reason in (ExitReason.WRONG_DATABASE, ExitReason.FORBIDDEN):  # another one would fail in the same way
             self._has_failed = True
-            self._stop(Command.STOP)
+            self._stop()
         else:
             self._failed_starts = 0
             goes_on = exit_reason is not ExitReason.DONE or self._config.until is Until.STOPPED
@@ -365,8 +332,8 @@ class Supervisor:
 
     def _replace_dead(self, worker_id: str, request: WorkerRequest) -> None:
         """Replace a runner that has crashed, unless its row had asked it to stop; a quiet one by a quiet one."""
-        unanswered = self._unanswered.pop(worker_id, None)
-        if unanswered is None or self._stopping:
+        start = self._unanswered.pop(worker_id, None)
+        if start is None or self._stopping:
             return
         if request is WorkerRequest.STOP:
             self._log_not_replaced(worker_id)
@@ -374,7 +341,7 @@ class Supervisor:
             # The first replacement starts at once: one crash is an accident, several in a row are not.
             if pause := _pause(self._failed_starts):
                 logger.warning("runner restart delayed failed_starts=%d seconds=%.1f", self._failed_starts, pause)
-            self._start_after(pause, is_quiet=unanswered.is_quiet or request is WorkerRequest.QUIET)
+            self._start_after(pause, is_quiet=start.is_quiet or request is WorkerRequest.QUIET)
 
     def _log_not_replaced(self, worker_id: str) -> None:
         """Log that a runner which stopped on request gets no replacement."""
@@ -388,20 +355,22 @@ class Supervisor:
     def _gives_up(self) -> bool:
         return self._config.until is not Until.STOPPED and self._failed_starts >= MAX_FAILED_STARTS
 
-    def _set_quiet(self, *, is_quiet: bool) -> None:
+    def _set_quiet(self, command: Command) -> None:
         """Have all runners claim nothing more, or claim again, and those that start later too."""
         if self._stopping:
             return
+        is_quiet = command is Command.QUIET
         logger.info("worker %s by signal runners=%d", "quiet" if is_quiet else "resumed", len(self._children))
         self._starts = [start._replace(is_quiet=is_quiet) for start in self._starts]
-        self._unanswered = {key: replace(request, is_quiet=is_quiet) for key, request in self._unanswered.items()}
+        self._unanswered = {key: start._replace(is_quiet=is_quiet) for key, start in self._unanswered.items()}
         for child in self._children:
             child.send_quiet(is_quiet=is_quiet)
 
-    def _stop(self, command: Command) -> None:
+    def _stop(self) -> None:
+        """Stop in order; the second time, at once."""
         if self._stopping is Command.ABORT:
             return  # it ends soon, and further signals must not delay that
-        command = Command.ABORT if self._stopping else command
+        command = Command.ABORT if self._stopping else Command.STOP
         self._stopping = command
         self._figures.record_stop()
         self._starts.clear()
@@ -426,7 +395,7 @@ class Supervisor:
         """Stop, and exit with status 1."""
         if not self._has_failed:  # a second STOP would abort the executions
             self._has_failed = True
-            self._events.put(Command.STOP)
+            self._events.put(self._stop)
         logger.error("%s", reason, exc_info=exc_info)
 
 

@@ -62,22 +62,38 @@ class Tick:
     handed_back: list[tuple[SlotPool, list[ClaimedTask]]] = field(default_factory=list)  # and what has yet to wait
 
 
-class TickTransaction:
-    """Writes ticks. It reads the state of the runner, and changes nothing but which queues may hold work."""
+class Ticker:
+    """Writes ticks, which changes nothing in memory but which queues may hold work, and applies them."""
 
-    def __init__(self, state: RunnerState) -> None:
+    def __init__(self, state: RunnerState, poller: Poller) -> None:
         self._state = state
         self._store = state.store
-        self._pools = state.pools
+        self._poller = poller
+        self._pools = list(state.pools)  # in the order in which the next tick fills them
         self._max_wait = MAX_STALE_THRESHOLDS * state.options.recovery.claimed_stale_after
+        self._activity = Activity()  # as the supervisor's metrics have it
+        self.ended_at = float("-inf")
 
-    def write_heartbeat(self) -> Tick:
-        """Write the heartbeat of an idle worker, without a transaction."""
-        request, is_in_doubt = self._store.idle_heartbeat(is_quiet=self._state.is_quiet)
-        return Tick(has_heartbeat=True, request=request, is_in_doubt=is_in_doubt)
+    def write(self) -> Tick:
+        """Write a tick. Raises django.db.Error or AdvanceFailed; the transaction may have committed even then."""
+        state = self._state
+        try:
+            if not state.is_holding and not any(pool.queues for pool in state.pools):
+                # An idle worker needs no transaction.
+                request, is_in_doubt = self._store.idle_heartbeat(is_quiet=state.is_quiet)
+                tick = Tick(has_heartbeat=True, request=request, is_in_doubt=is_in_doubt)
+            else:
+                tick = self._write()
+        except (Error, AdvanceFailed) as error:
+            state.is_in_doubt = True
+            if isinstance(error, Error) and postgres.is_lock_timeout(error):
+                self._store.skip_locked()
+            raise
+        state.is_in_doubt = tick.is_in_doubt
+        return tick
 
-    def write(self, pools: Sequence[SlotPool]) -> Tick:
-        """Store all results that are ready, and claim for ``pools`` in their order.
+    def _write(self) -> Tick:
+        """Store all results that are ready, and claim for the pools in their order.
 
         Queues that get tasks of workflows meanwhile are marked as ready: these are claimed with the rest. Raises
         django.db.Error or :class:`~..workflows.gateway.AdvanceFailed`; the transaction may have committed even then.
@@ -108,7 +124,7 @@ class TickTransaction:
                 if is_in_doubt or is_heartbeat_due:  # a transaction in doubt may commit later still
                     self._store.hand_back_unknown(self._state.known_claims)
                 if is_heartbeat_due:
-                    tick.request = self._store.heartbeat(self._pools, is_quiet=self._state.is_quiet)
+                    tick.request = self._store.heartbeat(self._state.pools, is_quiet=self._state.is_quiet)
                 with self._store.pipeline() if nodes else nullcontext():
                     self._store.note_progress(noted)
                     self._store.save([end for end in ends if not end.is_success])
@@ -119,7 +135,7 @@ class TickTransaction:
                         new_tasks, tick.limit_keys = self._store.advance(advanced)
                         for queue, is_async in set(new_tasks.values()):
                             self._state.mark_ready(queue, is_async)
-                for pool in self._next_pool(pools) if is_one_statement else pools:
+                for pool in self._next_pool() if is_one_statement else self._pools:
                     if self._fill(pool, tick, successes):
                         successes = []
                 self._store_successes(successes)
@@ -138,16 +154,16 @@ class TickTransaction:
         return tick
 
     def _has_more_than_claims(self) -> bool:
-        return any(pool.withdrawn or pool.prefetched or pool.prefetch for pool in self._pools)
+        return any(pool.withdrawn or pool.prefetched or pool.prefetch for pool in self._state.pools)
 
-    def _next_pool(self, pools: Sequence[SlotPool]) -> Sequence[SlotPool]:
+    def _next_pool(self) -> Sequence[SlotPool]:
         """One pool at a time: what is claimed for it starts before the next pool's claim."""
-        return [pool for pool in pools if pool.queues and self._state.room_in(pool)][:1]
+        return [pool for pool in self._pools if pool.queues and self._state.room_in(pool)][:1]
 
     def _store_successes(self, successes: Sequence[Completion]) -> None:
         """Store successes without a claim."""
         if successes:
-            self._store.complete_and_claim(self._pools[0], successes, 0)
+            self._store.complete_and_claim(self._state.pools[0], successes, 0)
 
     def _notify_others(self, new_tasks: Mapping[UUID, TaskRoute], tick: Tick) -> None:
         """Notify other workers of the new tasks that this one has not claimed at once."""
@@ -187,34 +203,6 @@ class TickTransaction:
         tick.started.append((pool, started))
         return True
 
-
-class Ticker:
-    """Writes ticks and applies them."""
-
-    def __init__(self, state: RunnerState, poller: Poller) -> None:
-        self._state = state
-        self._poller = poller
-        self._transaction = TickTransaction(state)
-        self._pools = list(state.pools)  # in the order in which the next tick fills them
-        self._activity = Activity()  # as the supervisor's metrics have it
-        self.ended_at = float("-inf")
-
-    def write(self) -> Tick:
-        """Write a tick. Raises django.db.Error or AdvanceFailed; the transaction may have committed even then."""
-        state = self._state
-        try:
-            if not state.is_holding and not any(pool.queues for pool in state.pools):
-                tick = self._transaction.write_heartbeat()
-            else:
-                tick = self._transaction.write(self._pools)
-        except (Error, AdvanceFailed) as error:
-            state.is_in_doubt = True
-            if isinstance(error, Error) and postgres.is_lock_timeout(error):
-                state.store.skip_locked()
-            raise
-        state.is_in_doubt = tick.is_in_doubt
-        return tick
-
     def apply(self, tick: Tick) -> None:
         """Apply to memory what a tick has committed: remove results, submit executions, publish results."""
         state, interval = self._state, self._poller.interval
@@ -241,7 +229,7 @@ class Ticker:
             if pool.is_partial:
                 pool.prefer_deep(started)
             self.submit(pool, self._still_claimed(started, tick))
-        interval.poll_by(state.store.selector.unblocks_at)
+        interval.poll_by(self._store.selector.unblocks_at)
         for result in tick.stored:
             if result.completion.delay is not None:
                 interval.poll_by(time.monotonic() + result.completion.delay)
@@ -279,7 +267,7 @@ class Ticker:
         state.next_heartbeat = time.monotonic()  # the last one is as old in the table as the tick is long
         try:
             with state.inbox.progress:
-                held = state.store.still_held(started)
+                held = self._store.still_held(started)
         except Error as error:  # the next tick hands them back
             logger.warning("claims not confirmed count=%d error=%s", len(started), error)
             state.is_in_doubt, held = True, set()
@@ -308,7 +296,7 @@ class Ticker:
         if not ended:
             return
         try:
-            self._state.store.delete_unretained(ended)
+            self._store.delete_unretained(ended)
         except Exception as error:
             if isinstance(error, Error) and lacks_privilege(error):
                 self._state.stop_forbidden(error)
@@ -323,7 +311,7 @@ class Ticker:
         for result in ended:
             state.release_slot(result.execution)
             result.log()
-        for queue_name in state.store.selector.notify_on_release({result.claimed.queue_name for result in ended}):
+        for queue_name in self._store.selector.notify_on_release({result.claimed.queue_name for result in ended}):
             notify_slot_freed_after_commit(state.config.database, queue_name)
         state.listener.publish_completed(result.execution.task_id for result in ended if result.is_final)
         state.signals.enqueue_results(ended)

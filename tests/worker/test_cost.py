@@ -76,7 +76,7 @@ def test_the_intervals_of_an_idle_worker_leave_at_most_1_5_statements_a_second()
     pools = [SlotPool(is_async, 1, 0, InlineExecutor(print), StartAheadTuner(1, 0)) for is_async in (False, True)]
     store = WorkerStore(config, WorkerInfo("w", "host", 1))
     store.register()
-    store.poll(pools)
+    store.scan(pools)
     store.idle_heartbeat(is_quiet=False)  # it compiles the statement
     scheduler = Scheduler(config.options, "default")
     scheduler.expect_notifications(60)
@@ -86,7 +86,7 @@ def test_the_intervals_of_an_idle_worker_leave_at_most_1_5_statements_a_second()
 
     beat, poll = (
         count_statements(lambda: store.idle_heartbeat(is_quiet=False)),
-        count_statements(lambda: store.poll(pools)),
+        count_statements(lambda: store.scan(pools)),
     )
     look, reap = count_statements(scheduler.run_once), count_statements(reaper.run)
 

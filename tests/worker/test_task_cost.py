@@ -269,8 +269,8 @@ def poll_statements():
     store = WorkerStore(WorkerConfig.of("default"), RUNNER)
     store.register()
     with recorded_statements() as statements:
-        view = store.poll([pool(False), pool(True)])
-    assert view.queues == (("default",), ())
+        scan = store.scan([pool(False), pool(True)])
+    assert [[queue.queue_name for queue in queues] for queues in scan.queues] == [["default"], []]
     return statements
 
 

@@ -16,7 +16,7 @@ from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.executor import InlineExecutor
 from horsies_django.worker.inbox import Inbox
-from horsies_django.worker.limit_releaser import LimitReleaser
+from horsies_django.worker.poll import LimitReleaser
 from horsies_django.worker.slot_pool import SlotPool, StartAheadTuner
 from tests.jobs import limited
 from tests.models.limits.test_limiter import RUNNER, TWO, claim, complete
@@ -85,7 +85,7 @@ def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeyp
 
     clock = itertools.count()
     # Each reading of this clock is one second later, so a release is one transaction and takes a second.
-    monkeypatch.setattr("horsies_django.worker.limit_releaser.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("horsies_django.worker.poll.time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     releaser.add(keys)
     assert released() == release_blocked.KEYS_PER_TRANSACTION

@@ -30,14 +30,14 @@ class Workers(Base):
     def claim(self, worker: str, start: int, prefetch: int) -> None:
         """The table decides the order of equally ranked tasks, the model which tasks may be claimed."""
         store, pool = self.store_of(worker), self.pool(start, prefetch)
-        view = store.poll([pool])
-        if view.deferred_in is not None and view.deferred_in <= 0:
+        scan = store.scan([pool])
+        if scan.deferred_in is not None and scan.deferred_in <= 0:
             with store.transaction():
                 store.tasks.make_due_claimable()
-            view = store.poll([pool])
+            scan = store.scan([pool])
         claimable = self.model.claimable()
-        assert bool(view.queues[0]) == bool(claimable)
-        pool.queues = view.queues[0]
+        pool.queues = tuple(queue.queue_name for queue in scan.queues[0] if not queue.is_paused)
+        assert bool(pool.queues) == bool(claimable)
         claims = store.complete_and_claim(pool, [], start)
         claims += store.complete_and_claim(pool, [], prefetch, starts=False)
         ranks = [self.model.rank(claim.task_id) for claim in claims]
