@@ -33,17 +33,18 @@ _ON_POSTGRESQL: Final = {
     JSONField: """{0}::text ~ '^[{{]("-?[0-9]+": [0-9]+(, )?)*[}}]$'""",
 }
 
-#: SQLite stores any type in any column. Its time is the text that Django writes; the sum refuses 30 February.
+#: SQLite stores any type in any column. Its time is the text that Django writes; the sum refuses 30 February. Django
+#: reads the SQL of a table in parts between a comma and a space, so these have none.
 _ON_SQLITE: Final = {
     DateTimeField: (
         "({0} IS NULL OR {0} BETWEEN '1899-01-01' AND '9999-01-01' AND julianday({0})"
-        " AND datetime(substr({0}, 1, 19), '+0 days') IS substr({0}, 1, 19))"
+        " AND datetime(substr({0},1,19),'+0 days') IS substr({0},1,19))"
     ),
     FloatField: f"{{0}} BETWEEN 0 AND {LONGEST_DURATION}",
     DurationField: f"{{0}} BETWEEN 0 AND {LONGEST_DURATION * 10**6}",
-    BigIntegerField: "typeof({0}) IN ('integer', 'null')",
+    BigIntegerField: "typeof({0}) IN ('integer','null')",
     IntegerField: "{0} BETWEEN -2147483648 AND 2147483647",
-    BooleanField: "{0} IN (0, 1)",
+    BooleanField: "{0} IN (0,1)",
     JSONField: """(json_type({0}) = 'object' AND {0} NOT GLOB '*[^-0-9":,{{}} ]*' AND {0} NOT GLOB '*:*{{*')""",
     UUIDField: "(length({0}) = 32 AND {0} NOT GLOB '*[^0-9a-f]*')",
 }
