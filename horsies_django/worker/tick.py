@@ -193,7 +193,8 @@ class Ticker:
         if not (pool.queues and room):
             return False
         free = min(room, max(0, pool.free - len(pool.prefetched))) if pool.prefetch else room
-        started, prefetched = self._store.complete_and_claim(pool, successes, free), list[ClaimedTask]()
+        started = self._store.complete_and_claim(pool, successes, free) if free or successes else []
+        prefetched: list[ClaimedTask] = []
         if len(started) == free < room:
             prefetched = self._store.complete_and_claim(pool, (), room - free, starts=False)
             tick.prefetched.append((pool, [*pool.prefetched, *prefetched]))

@@ -14,9 +14,12 @@ from horsies_django.reaper.loop import Reaper
 from horsies_django.schedules.scheduler import Scheduler
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.executor import InlineExecutor
-from horsies_django.worker.poll import PollInterval
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.poll import Poller, PollInterval
+from horsies_django.worker.runner_state import RunnerState
 from horsies_django.worker.slot_pool import SlotPool, StartAheadTuner
 from horsies_django.worker.store import WorkerStore
+from horsies_django.worker.tick import Ticker
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -95,6 +98,24 @@ def test_the_intervals_of_an_idle_worker_leave_at_most_1_5_statements_a_second()
     rate = reap / recovery.check_interval + look / scheduler.run_once().pause + config.processes * runner
     print(f"{reap} statements a pass of the reaper, {rate:.2f} a second in all")
     assert rate <= 1.5
+
+
+@pytest.mark.once
+def test_a_worker_without_a_free_slot_prefetches_by_one_statement():
+    if connection.vendor == "sqlite":
+        return  # a claim is several statements
+    pool = SlotPool(False, 0, 5, InlineExecutor(print), StartAheadTuner(0, 0))
+    state = RunnerState(WorkerConfig.of("default"), "w", Inbox(), [pool])
+    state.mark_ready("default", False)
+    ticker = Ticker(state, Poller(state))
+    ticker.write()  # it compiles the statement
+    tasks.noop.send_many({} for _ in range(5))
+
+    with CaptureQueriesContext(connection) as captured:
+        tick = ticker.write()
+
+    assert [len(claims) for _, claims in tick.prefetched] == [5]
+    assert [query["sql"].split()[0] for query in captured] == ["BEGIN", "WITH", "COMMIT"]
 
 
 def plan_nodes(plan):
