@@ -131,13 +131,6 @@ def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
 _NO_SUCH_STATEMENT: Final = "26000"
 
 
-def _is_direct(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the server process that the connection was made to runs its statements, which a pooler may prevent."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        return bool(cursor.fetchone()[0] == connection.connection.info.backend_pid)
-
-
 def _prepared_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     """Return a cursor that prepares each statement at once."""
     return connection.make_cursor(cast("CursorWrapper", _preparing_cursor_class()(connection.connection)))
@@ -172,25 +165,31 @@ def run_prepared(
     """Run the INSERT of a send on PostgreSQL in autocommit mode; return the first row of RETURNING.
 
     From the fourth send on a connection, the server parses and plans the INSERT once. That needs the server process
-    that the connection was made to: behind a pooler, each transaction may run in another. A statement that the server
-    has lost (by ``DISCARD ALL``, for example) is sent again, as is only possible outside a transaction. ``make`` is
-    told whether the statement is to be prepared.
+    that the connection was made to: behind a pooler, each transaction may run in another. The third INSERT returns the
+    process that runs it. A statement that the server has lost (by ``DISCARD ALL``, for example) is sent again, as is
+    only possible outside a transaction. ``make`` is told whether the statement is to be prepared.
     """
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     session = connection.connection
-    sends = _sends[session] = _sends.get(session, 0) + 1
-    if sends == SENDS_BEFORE + 1 and not _is_direct(connection):
-        _sends[session] = sends = float("-inf")
+    sends = _sends.get(session, 0)
     # Django can't log the parameters of a prepared statement.
-    if sends > SENDS_BEFORE and not connection.queries_logged:
+    if sends >= SENDS_BEFORE and not connection.queries_logged:
         try:
             return make(True).first_of(_prepared_cursor(connection), values)
         except Error as error:
             if sqlstate(error) != _NO_SUCH_STATEMENT:
                 raise
-            _sends[session] = float("-inf")  # nothing was inserted
-    return make(False).first(connection.alias, values)
+            _sends[session] = sends = float("-inf")  # nothing was inserted
+    statement = make(False)
+    if sends != SENDS_BEFORE - 1:
+        _sends[session] = sends + 1
+        return statement.first(connection.alias, values)
+    sql = f"{statement.sql}{',' if statement.convert else ' RETURNING'} pg_backend_pid()"
+    row = Statement(sql, statement.params, list).first(connection.alias, values)
+    assert row is not None
+    _sends[session] = SENDS_BEFORE if row[-1] == session.info.backend_pid else float("-inf")
+    return row[:-1]
 
 
 def pipeline(connection: BaseDatabaseWrapper) -> AbstractContextManager[Any]:

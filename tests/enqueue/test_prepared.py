@@ -44,6 +44,19 @@ def test_one_prepared_statement_serves_all_tasks_with_the_same_columns(fresh_con
     }
 
 
+def test_each_send_on_a_connection_is_one_statement(fresh_connection):
+    statements = []
+
+    def wrapper(execute, sql, params, many, context):
+        statements.append(sql.split()[0])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(wrapper):
+        ids = send_until_prepared()
+
+    assert statements == ["INSERT"] * len(ids)
+
+
 def test_a_connection_that_sends_seldom_prepares_nothing(fresh_connection):
     for number in range(SENDS_BEFORE):
         jobs.triple.send(number)
