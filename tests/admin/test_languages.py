@@ -204,14 +204,14 @@ def visit(admin_client):
 
 #: Some texts of each page.
 EXPECTED_TEXTS = {
-    "index": ("Background tasks", "overview", "queues", "workers", "heartbeats"),
-    "overview": ("Tasks by state", "Last hour, by minute", "What fails most", "Pause updates"),
+    "index": ("Background tasks", "overview", "queues", "workers", "limits"),
+    "overview": ("Tasks by state", "What fails most", "Pause updates"),
     "tasks": ("internal steps", "Retry selected tasks", "last 24 hours", "Due", "run time, attempts"),
     "task 1": ("Why it is not running", "It is scheduled and not due yet.", "Run now"),
     "task 3": ("Failed", "Retry", "Options"),
     "ask move": ("From −100 to 100; higher runs first. Empty: unchanged.",),
     "workflows": ("top-level", "Pause selected workflows", "id, sent"),
-    "workflow 0": ("Summary", "Critical path", "Pause updates"),
+    "workflow 0": ("Summary", "Pause updates"),
     "queues": ("latency", "in progress", "Pause selected queues"),
     "queue 0": ("finished in the last hour", "served by", "latency"),
     "schedules": ("task or workflow", "disabled by an operator", "Disable selected schedules", "last run"),
