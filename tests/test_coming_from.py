@@ -205,7 +205,7 @@ def _named(name, variables):
         return Of(variables[name])
     if name == "horsies_django":
         return horsies_django
-    return next((vars(module)[name] for module in [*MODULES, builtins] if name in vars(module)), None)
+    return next((getattr(module, name) for module in [*MODULES, builtins] if hasattr(module, name)), None)
 
 
 def _resolved(node, variables) -> Any:

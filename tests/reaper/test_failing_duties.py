@@ -104,7 +104,7 @@ def test_a_batch_of_which_every_row_refuses_changes_does_not_hide_the_rows_behin
 
     batch = run_batch(Task.objects.overdue().order_by("pk"), lambda rows: rows.expire(), size=2)
 
-    assert (batch.found, batch.done) == (1, 1)
+    assert (batch.rows, batch.done) == (1, 1)
     assert Task.objects.get(status="EXPIRED").pk == rows[4].pk
 
 
