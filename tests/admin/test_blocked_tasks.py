@@ -77,7 +77,7 @@ def shown(client):
         "lists of the tiles": tuple(number_of_rows(client, tiles[key].url) for key in ("due", "blocked")),
         "tabs": (tabs.get("Due"), tabs.get("Blocked", 0)),
         "queues of the overview": (depth.due, depth.blocked),
-        "list of queues": (listed.load.depth.due, listed.load.depth.blocked),
+        "list of queues": (listed.metrics.depth.due, listed.metrics.depth.blocked),
         "page of the queue": tuple(int(_digits(page[name])) for name in ("due", "blocked")),
         "counts of the status": (counts["due"]["count"], counts["blocked"]["count"]),
         "queues of the status": (queue["due"], queue["blocked"]),
