@@ -167,7 +167,7 @@ def run_prepared(
     From the fourth send on a connection, the server parses and plans the INSERT once. That needs the server process
     that the connection was made to: behind a pooler, each transaction may run in another. The third INSERT returns the
     process that runs it. A statement that the server has lost (by ``DISCARD ALL``, for example) is sent again, as is
-    only possible outside a transaction. ``make`` is told whether the statement is to be prepared.
+    only possible outside a transaction. ``make`` returns the INSERT for either case: to be prepared, or not.
     """
     connection.close_if_health_check_failed()
     connection.ensure_connection()

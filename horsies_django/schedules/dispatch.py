@@ -136,7 +136,7 @@ def _due(row: Schedule, slots: Slots, now: datetime) -> tuple[list[datetime], da
 
 
 def _unknown_target(row: Schedule, now: datetime) -> str:
-    """Return why nobody can send a schedule; an empty text if this process has its task or workflow.
+    """Return the error of a schedule whose task or workflow no process has; an empty text if this process has it.
 
     Raises UnknownTarget while another process may have it.
     """
