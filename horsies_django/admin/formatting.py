@@ -128,12 +128,17 @@ def masked_json(name: str, value: Any, mask: Mask, size: int, address: str) -> S
     text, is_all = head(value, mask, MAX_SHOWN)
     shown = format_html('<pre class="horsies-text" id="horsies-text-{}" tabindex="0">{}</pre>', name, text)
     if not is_all:
-        sizes = {"shown": filesizeformat(MAX_SHOWN), "size": filesizeformat(size)}
-        words = _("The first %(shown)s of a value of %(size)s.") % sizes
-        shown = format_html(
-            '{}<p class="horsies-more">{} <a href="{}">{}</a></p>', shown, words, address, _("Download")
-        )
+        shown = format_html("{}{}", shown, download_note(MAX_SHOWN, size, address))
     if len(text) <= FOLD_ABOVE:
         return shown
     words = _("Show (%(size)s)") % {"size": filesizeformat(size)}
     return format_html('<details id="horsies-value-{}"><summary>{}</summary>{}</details>', name, words, shown)
+
+
+def download_note(shown: int, size: int, address: str) -> SafeString:
+    """Return the line below a truncated value: how many of its characters stand above, and a link to all of it."""
+    words = _("The first %(shown)s of a value of %(size)s.") % {
+        "shown": filesizeformat(shown),
+        "size": filesizeformat(size),
+    }
+    return format_html('<p class="horsies-more">{} <a href="{}">{}</a></p>', words, address, _("Download"))

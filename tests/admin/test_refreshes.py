@@ -45,6 +45,16 @@ def run(seconds=5):
     return task
 
 
+def test_a_refresh_of_the_running_tab_has_the_counts_of_the_other_tabs(operator):
+    run()
+    tag = operator.get(RUNNING).headers["ETag"]
+    assert refresh(operator, RUNNING, tag).status_code == 304
+
+    Task.objects.create(task_name="shop.due", enqueued_at=LONG_AGO)
+
+    assert refresh(operator, RUNNING, tag).status_code == 200
+
+
 def refresh(client, url, tag):
     return client.get(url, headers={"If-None-Match": tag})
 

@@ -121,7 +121,7 @@ def test_filters_and_the_search_narrow_the_list(staff, drain):
     done, keyed = start_and_drain(diamond(), drain), Workflow("keyed", [echo.node()()], unique_key="k-1").start()
     client = staff("view_workflow")
 
-    assert rows_of(client, status__exact="COMPLETED") == [done.id]
+    assert rows_of(client, state="completed") == [done.id]
     assert rows_of(client, name="keyed") == [keyed.id]
     assert rows_of(client, sent="hour") == [keyed.id, done.id]
     assert rows_of(client, q=str(done.id)) == rows_of(client, q="dia") == [done.id]

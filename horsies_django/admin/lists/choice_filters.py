@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...ops.keyset.criteria import NOTHING, Criteria
+from .search import is_id
 
 
 class ChoiceFilter(admin.SimpleListFilter):
@@ -22,10 +24,14 @@ class ChoiceFilter(admin.SimpleListFilter):
     template = "admin/horsies_django/choice_filter.html"
     #: Whether it is collapsed until something is selected.
     is_folded: ClassVar[bool] = False
-    #: The default choice.
+    #: The default choice. It does not apply to a search for an id.
     default: ClassVar[str | None] = None
     #: The label and the criteria of each choice, by its value.
     options: ClassVar[Mapping[str, tuple[Any, Criteria]]] = {}
+
+    def __init__(self, request: HttpRequest, *args: Any) -> None:
+        self._is_id_searched = is_id(request.GET.get(SEARCH_VAR, ""))
+        super().__init__(request, *args)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the choices."""
@@ -73,7 +79,8 @@ class ChoiceFilter(admin.SimpleListFilter):
         """The criteria of the selection."""
         if self.is_unknown:
             return NOTHING
-        return Criteria() if self.selected is None else self.criteria_of(self.selected)
+        is_default_skipped = self.value() is None and self._is_id_searched
+        return Criteria() if self.selected is None or is_default_skipped else self.criteria_of(self.selected)
 
     def criteria_of(self, choice: str) -> Criteria:
         """Return the criteria of a choice: those among ``options``, or else the column with this value."""

@@ -74,7 +74,7 @@ def state_tabs(changelist: Any, state_filter: ChoiceFilter, counts: Mapping[str,
     is_all = selected is None and not state_filter.is_unknown
     yield StateTab(_("All"), changelist.get_query_string(others), is_all)
     for value, label in state_filter.lookup_choices:
-        count = counts.get(value.lower())
+        count = counts.get(value)
         is_empty = count is not None and not count
         is_left_out = value in changelist.sums_of_states or (is_empty and value in changelist.rare_states)
         if value == selected or not is_left_out:

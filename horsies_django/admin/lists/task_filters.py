@@ -28,7 +28,6 @@ from ...ops.keyset.scopes import IndexRange, ScanScope
 from ..base import queue_database
 from ..links import can_view
 from .choice_filters import ChoiceFilter, FoldedFilter, LinkedFilter, form_of
-from .search import is_id
 
 #: Maximum number of workers that are choices.
 MAX_CHOICES: Final = 30
@@ -83,15 +82,6 @@ class KindFilter(ChoiceFilter):
         "steps": (_("internal steps"), Criteria(_IS_STEP)),
         "all": (_("both"), Criteria()),
     }
-
-    def __init__(self, request: HttpRequest, *args: Any) -> None:
-        self._is_skipped = is_id(request.GET.get("q", ""))
-        super().__init__(request, *args)
-
-    @property
-    def criteria(self) -> Criteria:
-        """Skip the filter if the search is an id."""
-        return Criteria() if self._is_skipped and self.value() is None else super().criteria
 
 
 class ProblemFilter(ChoiceFilter):

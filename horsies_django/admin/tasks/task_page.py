@@ -28,7 +28,7 @@ from ...ops.payload_view.contents import PARTS, contents_of, error_data, with_pa
 from ..ages import counted, relative_time
 from ..copy_button import COPY_CSS, COPY_JS
 from ..errors.rows import same_error_link
-from ..formatting import format_time, masked_json, text_block
+from ..formatting import download_note, format_time, masked_json, text_block
 from ..links import Links
 from .attempts import (
     MAX_MESSAGE,
@@ -208,6 +208,7 @@ class TaskPage(TaskFields):
         last = attempts[-1] if attempts else None
         return {
             "text": error,
+            "more": self._message_note(task, error.message),
             "data": self._error_data(task),
             "attempt": last.attempt if last is not None and task.finished_at is None else None,
             "traceback": text_block(error.traceback, end=True, key=TRACEBACK) if error.traceback else "",
@@ -215,6 +216,12 @@ class TaskPage(TaskFields):
             "same_error": same_error_link(task.fingerprint, links),
             "not_retried": why_not_retried(task, last if last is None or last.attempt == task.attempt else None),
         }
+
+    def _message_note(self, task: Task, message: str) -> SafeString | str:
+        """Return a link to the whole result if the message of a failed task is too long for the page."""
+        if len(message) <= MAX_MESSAGE or task.finished_at is None:
+            return ""
+        return download_note(MAX_MESSAGE, len(message), self._download_url(task, "result"))
 
     def _error_data(self, task: Task) -> SafeString | str:
         """Return the data of the error of a failed task, masked; the download of its result has all of it."""

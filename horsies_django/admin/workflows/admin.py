@@ -42,7 +42,7 @@ from ..lists.task_filters import ScheduleFilter
 from ..lists.time_filters import SentFilter
 from ..status_text import status_badge
 from .masking import mask_of_workflow
-from .search import HELP, NameFilter, TreeFilter, WorkflowStatusFilter, parse_search
+from .search import HELP, NameFilter, TreeFilter, WorkflowStateFilter, parse_search
 from .workflow_actions import RETRY, WORKFLOW_ACTIONS, EventForm, nodes_run_again
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
     list_display = ("shown_state", "shown_name", "shown_progress", "shown_run", "shown_id")
     list_display_links = ("shown_name",)
     change_list_template = "admin/horsies_django/two_line_change_list.html"
-    list_filter = (WorkflowStatusFilter, TreeFilter, SentFilter, NameFilter, ScheduleFilter)
+    list_filter = (WorkflowStateFilter, TreeFilter, SentFilter, NameFilter, ScheduleFilter)
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("name",)
@@ -360,7 +360,7 @@ def _awaited_events(workflow: Workflow | None) -> list[str]:
 class WorkflowChangeList(KeysetChangeList):
     """Pages through the workflows by keyset."""
 
-    state_filter_class = WorkflowStatusFilter
+    state_filter_class = WorkflowStateFilter
 
     def state_counts(self) -> Mapping[str, Count]:
         """Return the number of workflows in each state; nothing if more than the level narrows the list."""

@@ -17,15 +17,14 @@ from ...core.mask import Mask, mask_of
 from ...core.workflow_status import WorkflowStatus
 from ...db.expressions import AnyOf, StoredSize, encode_pk, json_array
 from ...models import Workflow, WorkflowTask
-from ...ops.keyset import scopes
 from ...ops.keyset.criteria import NOTHING, Criteria
 from ...ops.keyset.keys import Key
-from ...ops.keyset.scopes import ScanScope
+from ...ops.keyset.scopes import TABLE, ScanScope
 from ...ops.payload_view.contents import decode
 from ...workflows.definition_registry import definition_registry
 from ..lists.choice_filters import ChoiceFilter, FoldedFilter
 from ..lists.payload_search import MAX_SEARCHED_BYTES, PathTerm, Payload, matches_all
-from ..lists.search import Search, Takes, Term, by_id, by_payload, combine, is_id
+from ..lists.search import Search, Takes, Term, by_id, by_payload, combine
 
 HELP: Final = _(
     "A workflow id, the beginning of a name, the unique key of an unfinished workflow, "
@@ -94,20 +93,21 @@ class InputFilter:
         return [key for key, payload in payloads.items() if matches_all(self._terms, payload)], size
 
 
-class WorkflowStatusFilter(ChoiceFilter):
+class WorkflowStateFilter(ChoiceFilter):
     """Filters by status. All but COMPLETED have an index."""
 
     title = _("state")
-    parameter_name = "status__exact"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the statuses."""
-        return list(WorkflowStatus.choices)
-
-    def criteria_of(self, choice: str) -> Criteria:
-        """Match the status."""
-        rows = Q(status=choice)
-        return Criteria(rows, scopes.TABLE if choice == WorkflowStatus.COMPLETED else ScanScope(partitions=(rows,)))
+    parameter_name = "state"
+    options: ClassVar = {
+        status.lower(): (
+            label,
+            Criteria(
+                Q(status=status),
+                TABLE if status == WorkflowStatus.COMPLETED else ScanScope(partitions=(Q(status=status),)),
+            ),
+        )
+        for status, label in WorkflowStatus.choices
+    }
 
 
 class TreeFilter(ChoiceFilter):
@@ -122,15 +122,6 @@ class TreeFilter(ChoiceFilter):
         "sub": (_("subworkflows"), Criteria(Q(parent__isnull=False))),
         "all": (_("all"), Criteria()),
     }
-
-    def __init__(self, request: HttpRequest, *args: Any) -> None:
-        self._is_skipped = is_id(request.GET.get("q", ""))
-        super().__init__(request, *args)
-
-    @property
-    def criteria(self) -> Criteria:
-        """Skip the filter if the search is an id."""
-        return Criteria() if self._is_skipped and self.value() is None else super().criteria
 
 
 class NameFilter(FoldedFilter):
