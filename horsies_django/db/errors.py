@@ -102,7 +102,7 @@ def row_by_row(
     set_aside: Callable[[T, Exception], R],
     is_raised: Callable[[BaseException], bool] = is_temporary,
 ) -> list[R]:
-    """Apply ``act`` to rows, or to their keys; if that fails, to each alone. Return what it returns.
+    """Apply ``act`` to rows, or to their keys; if that fails, to each half, down to one row. Return what it returns.
 
     ``set_aside`` handles the rows that fail alone, so that one row never stops the others. Each call of ``act`` has to
     be a transaction or a savepoint. Raises the errors for which ``is_raised`` is true.
@@ -114,5 +114,6 @@ def row_by_row(
             raise
         if len(rows) == 1:
             return [set_aside(rows[0], error)]
-        logger.exception("batch failed rows=%d: retried one by one", len(rows))
-    return [result for row in rows for result in row_by_row([row], act, set_aside, is_raised)]
+        logger.warning("batch failed rows=%d: retried in halves error=%s", len(rows), primary_message(error))
+    halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    return [result for half in halves for result in row_by_row(half, act, set_aside, is_raised)]

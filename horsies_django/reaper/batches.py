@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
-from uuid import UUID
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -16,63 +15,47 @@ from ..models.transitions import BATCH, TaskQuerySet
 logger = logging.getLogger("horsies_django.reaper")
 
 
-#: Rows that fail of one batch after the other until the duty leaves the rest to its next pass.
+#: Rows that fail until the rest is left to the next pass.
 MAX_LEFT: Final = 4 * BATCH
 
-
-class BatchResult(NamedTuple):
-    """The result of one batch: how many rows it selected and processed."""
-
-    rows: int
-    done: int
-    size: int = BATCH
-
-    @property
-    def may_be_more(self) -> bool:
-        """Whether another batch may make progress. Rows that are locked or that fail do not count."""
-        return self.rows >= self.size and self.done > 0
-
-
-#: Tasks or workflows.
+#: Rows of any table.
 Rows = TypeVar("Rows", bound=QuerySet[Any])
 
 
-def run_batch(
+def in_batches(
     rows: Rows, act: Callable[[Rows], int], size: int = BATCH, may_act: Callable[[], bool] = lambda: True
-) -> BatchResult:
-    """Apply ``act`` to a batch of ``rows`` in one transaction. If there are no rows, this costs one statement.
+) -> Iterator[int]:
+    """Apply ``act`` to ``rows`` in batches, each in a transaction; yield how many rows it processed of each.
 
-    ``may_act`` is called once rows were found; if it returns False, the rows stay unchanged. A row that fails is set
-    aside. If no row of the batch can be processed, the next batch is tried.
+    If there are no rows, this costs one statement. ``may_act`` is called once a batch has rows; if it returns False,
+    they stay unchanged. A row that fails is set aside: later batches leave it out. Ends when no row is left, or when
+    all rows of a batch are locked.
     """
-    left = list[UUID]()
+    left = list[Any]()
 
-    def act_on(keys: Sequence[UUID]) -> int:
+    def act_on(keys: Sequence[Any]) -> int:
         with transaction.atomic(using=rows.db):
             return act(rows.filter(pk__in=keys))
 
-    def set_aside(key: UUID, error: Exception) -> int:
+    def set_aside(key: Any, error: Exception) -> int:
         if isinstance(rows, TaskQuerySet) and (count := rows.set_aside(key, error)):
             return count
         if not isinstance(rows, TaskQuerySet):
-            logger.error("workflow can't be processed id=%s: skipped", key, exc_info=error)
+            logger.error("row can't be processed table=%s id=%s", rows.model._meta.db_table, key, exc_info=error)
         left.append(key)
         return 0
 
-    while True:
+    while len(left) < MAX_LEFT:
+        failed = len(left)
         keys = list((rows.exclude(pk__in=left) if left else rows).values_list("pk", flat=True)[:size])
         if not keys or not may_act():
-            return BatchResult(len(keys), 0, size)
+            return
         done = sum(row_by_row(keys, act_on, set_aside, concerns_all_rows))
-        if done or not left or len(left) >= MAX_LEFT:
-            return BatchResult(len(keys), done, size)
+        yield done
+        if len(keys) < size or not (done or len(left) > failed):
+            return
 
 
-def run_all_batches(run_one: Callable[[], BatchResult]) -> int:
-    """Run batches until none makes progress; return how many rows were processed."""
-    total = 0
-    while True:
-        batch = run_one()
-        total += batch.done
-        if not batch.may_be_more:
-            return total
+def delete_all(rows: QuerySet[Any]) -> Iterator[int]:
+    """Delete rows in batches; yield how many of each."""
+    return in_batches(rows, lambda batch: batch.delete()[0])

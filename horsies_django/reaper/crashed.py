@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,7 +22,7 @@ from ..models.claims import Completion, WorkerInfo, error_result
 from ..models.release_blocked import release_after_commit
 from ..models.transitions import TaskQuerySet
 from ..workflows import gateway
-from .batches import BatchResult, run_all_batches, run_batch
+from .batches import in_batches
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -89,15 +89,13 @@ class TimeoutPolicy:
 
 def recover_all(tasks: TaskQuerySet, evidence: Evidence | None = None) -> int:
     """Recover ``tasks`` batch by batch; return how many were recovered."""
-    return run_all_batches(lambda: recover_batch(tasks, evidence))
+    return sum(recover(tasks, evidence))
 
 
-def recover_batch(
-    tasks: TaskQuerySet,
-    evidence: Evidence | None = None,
-    may_act: Callable[[], bool] = lambda: True,
-) -> BatchResult:
-    """Recover one batch of ``tasks``.
+def recover(
+    tasks: TaskQuerySet, evidence: Evidence | None = None, may_act: Callable[[], bool] = lambda: True
+) -> Iterator[int]:
+    """Recover ``tasks`` batch by batch; yield how many of each were recovered.
 
     CLAIMED tasks go back to PENDING, because they never started. RUNNING tasks are retried after the delay of their
     retry policy if the policy lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` for a task over its limit) and retries are
@@ -105,7 +103,7 @@ def recover_batch(
 
     Without ``evidence``, every task counts as started and within its time limit.
     """
-    return run_batch(tasks, partial(_recover, evidence=evidence), may_act=may_act)
+    return in_batches(tasks, partial(_recover, evidence=evidence), may_act=may_act)
 
 
 def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from ..core.options import Options
@@ -14,8 +15,8 @@ from ..models import Limit, Task, release_blocked
 from ..models.check_migrated import raise_if_forbidden
 from ..models.transitions import TaskQuerySet
 from ..workflows import gateway
-from .batches import BatchResult, run_all_batches, run_batch
-from .crashed import recover_batch
+from .batches import in_batches
+from .crashed import recover
 from .prune import prune_heartbeats, prune_tasks, prune_workers, prune_workflows
 from .rollup import prune_error_groups, prune_rollups, roll_up
 
@@ -24,9 +25,8 @@ logger = logging.getLogger("horsies_django.reaper")
 #: Maximum batches of one duty in one pass; remaining rows wait for the next pass.
 BATCHES_PER_PASS: Final = 40
 
-NO_BATCH: Final = BatchResult(0, 0)
-
-Duty = Callable[[Options], BatchResult]
+#: Yields how many rows each batch processed; stops once no batch makes progress.
+Duty = Callable[[Options], Iterable[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,69 +41,66 @@ class DutyReport:
         return f"{self.duty}: {self.count}" + (f" (stopped by {self.error})" if self.error else "")
 
 
-def requeue_stale_claimed(options: Options, may_detect_stale: Callable[[], bool] = lambda: True) -> BatchResult:
+def requeue_stale_claimed(options: Options, may_detect_stale: Callable[[], bool] = lambda: True) -> Iterable[int]:
     """Requeue CLAIMED tasks whose worker stopped sending heartbeats."""
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
-        return NO_BATCH
+        return ()
     stale = _tasks(options).stale_claimed(recovery.claimed_stale_after)
-    return run_batch(stale, _requeue, may_act=may_detect_stale)
+    return requeue(stale, may_detect_stale)
 
 
-def recover_stale_running(options: Options, may_detect_stale: Callable[[], bool] = lambda: True) -> BatchResult:
+def recover_stale_running(options: Options, may_detect_stale: Callable[[], bool] = lambda: True) -> Iterable[int]:
     """Retry or fail RUNNING tasks whose worker stopped sending heartbeats."""
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
-        return NO_BATCH
+        return ()
     stale = _tasks(options).stale_running(recovery.running_stale_after)
-    return recover_batch(stale, may_act=may_detect_stale)
+    return recover(stale, may_act=may_detect_stale)
 
 
-def expire_overdue(options: Options) -> BatchResult:
+def expire_overdue(options: Options) -> Iterator[int]:
     """Expire PENDING tasks whose ``good_until`` has passed."""
     overdue = _tasks(options).overdue().order_by("good_until")
-    return run_batch(overdue, _expire)
+    return in_batches(overdue, _expire)
 
 
-def release_blocked_tasks(options: Options) -> BatchResult:
+def release_blocked_tasks(options: Options) -> Iterator[int]:
     """Release blocked tasks whose concurrency limit has room; the process that should have released them died."""
-    count = release_blocked.sweep(options.database)
-    return BatchResult(count, count)
+    yield release_blocked.sweep(options.database)
 
 
-def repair_workflows(options: Options) -> BatchResult:
+def repair_workflows(options: Options) -> Iterator[int]:
     """Advance workflows in which a node ended but its successors did not start."""
     from ..workflows.engine import repair
 
-    done = repair.repair(options.database)
-    return BatchResult(len(done), len([each for each in done if each.ended_workflows or not each.error]))
+    yield sum(bool(each.ended_workflows or not each.error) for each in repair.repair(options.database))
 
 
-def expire_workflows(options: Options) -> BatchResult:
+def expire_workflows(options: Options) -> Iterator[int]:
     """Expire workflows whose ``good_until`` has passed."""
     from ..workflows.engine import repair
 
-    count = repair.expire(options.database)
-    return BatchResult(count, count)
+    yield repair.expire(options.database)
 
 
-def expire_paused_workflows(options: Options) -> BatchResult:
+def expire_paused_workflows(options: Options) -> Iterator[int]:
     """Expire workflows that have been PAUSED for longer than ``paused_workflow_auto_cancel_after``."""
     from ..workflows.engine import repair
 
     after = options.recovery.paused_workflow_auto_cancel_after
-    count = 0 if after is None else repair.expire_paused(options.database, after)
-    return BatchResult(count, count)
+    if after is not None:
+        yield repair.expire_paused(options.database, after)
 
 
-def prune_limits(options: Options) -> BatchResult:
+def prune_limits(options: Options) -> Iterator[int]:
     """Delete concurrency limits that have had no task for a day."""
-    return BatchResult(0, Limit.objects.using(options.database).forget(_tasks(options)))  # one batch deletes them all
+    yield Limit.objects.using(options.database).forget(_tasks(options))
 
 
-def requeue_all(stale: TaskQuerySet) -> int:
-    """Requeue CLAIMED tasks batch by batch; return how many were requeued."""
-    return run_all_batches(lambda: run_batch(stale, _requeue))
+def requeue(stale: TaskQuerySet, may_act: Callable[[], bool] = lambda: True) -> Iterator[int]:
+    """Requeue CLAIMED tasks batch by batch; yield how many of each were requeued."""
+    return in_batches(stale, _requeue, may_act=may_act)
 
 
 def _requeue(stale: TaskQuerySet) -> int:
@@ -126,7 +123,7 @@ STALENESS_DUTIES: Final = {
     "recovered stale runs": recover_stale_running,
 }
 
-#: Duties in the order of a pass. Each call runs one batch; without work it costs one statement and no transaction.
+#: Duties in the order of a pass. Without work, each costs one statement and no transaction.
 DUTIES: Final[dict[str, Duty]] = {
     **STALENESS_DUTIES,
     # Workflows before tasks: a waiting node has its workflow's deadline; expiring it first would fail the workflow.
@@ -173,7 +170,7 @@ def run_pass(
     for name, duty in duties.items():
         if name not in names:
             continue
-        if not is_mine(bool(reports and reports[-1].count)):
+        if not is_mine(False):
             break
         reports.append(_run(name, duty, options, is_mine))
     return reports
@@ -182,10 +179,9 @@ def run_pass(
 def _run(name: str, duty: Duty, options: Options, is_mine: IsMine) -> DutyReport:
     total = 0
     try:
-        for _ in range(BATCHES_PER_PASS):
-            batch = duty(options)
-            total += batch.done
-            if not batch.may_be_more or not is_mine(True):
+        for count in islice(duty(options), BATCHES_PER_PASS):
+            total += count
+            if count and not is_mine(True):
                 break
     except Exception as error:
         raise_if_forbidden(options.database, error)

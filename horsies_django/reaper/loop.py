@@ -102,8 +102,9 @@ class Reaper:
                 return False
             if not has_worked and time.monotonic() < renew_at:
                 return True
-            renew_at = self._renew_at()
-            return leases.renew(self._lease_name, self._id)
+            if is_renewed := leases.renew(self._lease_name, self._id):
+                renew_at = self._renew_at()
+            return is_renewed
 
         self._warn_of_rare_heartbeats()
         reports = run_pass(self._options, is_mine, detector.probe)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -18,7 +18,7 @@ from ..db.now import Now
 from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
-from .batches import BatchResult, Rows, run_all_batches, run_batch
+from .batches import Rows, delete_all, in_batches
 
 #: Maximum root workflows deleted in one transaction, and maximum nodes deleted in one statement.
 TREES: Final = 200
@@ -28,28 +28,36 @@ NODES: Final = 2_000
 WORKER_RETENTION: Final = 86_400
 
 
-def prune_tasks(options: Options) -> BatchResult:
+def prune_tasks(options: Options) -> Iterator[int]:
     """Delete ended tasks past their ``kept_until``, with their attempts and heartbeats."""
-    past = past_retention(Task.objects.using(options.database).all())
-    return run_batch(past.order_by("kept_until"), delete)
+    return _prune_tasks(Task.objects.using(options.database).all())
 
 
-def prune_workflows(options: Options) -> BatchResult:
+def prune_workflows(options: Options) -> Iterator[int]:
     """Delete ended workflows past their ``kept_until``, with their nodes, events and subworkflows."""
-    past = Workflow.objects.using(options.database).past_retention()
-    return run_batch(past.order_by("kept_until"), delete_trees, TREES)
+    return _prune_workflows(Workflow.objects.using(options.database).all())
 
 
-def prune_heartbeats(options: Options) -> BatchResult:
+def _prune_tasks(tasks: TaskQuerySet) -> Iterator[int]:
+    return in_batches(past_retention(tasks).order_by("kept_until"), delete)
+
+
+def _prune_workflows(workflows: WorkflowQuerySet) -> Iterator[int]:
+    return in_batches(workflows.past_retention().order_by("kept_until"), delete_trees, TREES)
+
+
+def prune_heartbeats(options: Options) -> Iterator[int]:
     """Delete heartbeats older than ``heartbeat_retention_hours``. Keys grow with time, so no index is needed."""
     seconds = heartbeat_retention(options)
     if seconds is None:
-        return BatchResult(0, 0)
+        return
     beats = Heartbeat.objects.using(options.database)
     is_old = ExpressionWrapper(Q(sent_at__lt=NowPlus(-seconds)), BooleanField())
-    oldest = list(beats.order_by("pk").values_list("pk", is_old)[:BATCH])
-    old = [key for key, is_old in oldest if is_old]
-    return BatchResult(len(old), beats.filter(pk__in=old).delete()[0] if old else 0)
+    oldest = beats.order_by("pk").values_list("pk", is_old)[:BATCH]
+    while old := [key for key, is_old in oldest.all() if is_old]:
+        yield beats.filter(pk__in=old).delete()[0]
+        if len(old) < BATCH:
+            return
 
 
 def heartbeat_retention(options: Options) -> float | None:
@@ -61,11 +69,9 @@ def heartbeat_retention(options: Options) -> float | None:
     return max(hours.total_seconds(), recovery.claimed_stale_after, recovery.running_stale_after)
 
 
-def prune_workers(options: Options) -> BatchResult:
+def prune_workers(options: Options) -> Iterator[int]:
     """Delete the rows of workers without a heartbeat for a day."""
-    silent = Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION))
-    keys = list(silent.values_list("pk", flat=True)[:BATCH])
-    return BatchResult(len(keys), silent.filter(pk__in=keys).delete()[0] if keys else 0)
+    return delete_all(Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION)))
 
 
 def past_retention(tasks: TaskQuerySet) -> TaskQuerySet:
@@ -133,13 +139,12 @@ class Pruned(NamedTuple):
 
 def prune(options: Options, tasks: TaskQuerySet, workflows: WorkflowQuerySet, *, dry_run: bool = False) -> Pruned:
     """Delete ``tasks`` and ``workflows`` past their retention, and expired heartbeats; only count with ``dry_run``."""
-    past, trees = past_retention(tasks), workflows.past_retention()
     if dry_run:
-        return Pruned(past.count(), trees.count(), _expired_heartbeats(options))
+        return Pruned(past_retention(tasks).count(), workflows.past_retention().count(), _expired_heartbeats(options))
     return Pruned(
-        run_all_batches(lambda: run_batch(past.order_by("kept_until"), delete)),
-        run_all_batches(lambda: run_batch(trees.order_by("kept_until"), delete_trees, TREES)),
-        run_all_batches(lambda: prune_heartbeats(options)),
+        sum(_prune_tasks(tasks)),
+        sum(_prune_workflows(workflows)),
+        sum(prune_heartbeats(options)),
     )
 
 
@@ -169,7 +174,7 @@ def _prune_in_batches(wanted: Rows, act: Callable[[Rows], int], dry_run: bool) -
     while step := _next_keys(wanted.model._default_manager.using(wanted.db), last):
         last = step[-1]
         batch = wanted.filter(pk__in=step)
-        count += batch.count() if dry_run else run_batch(batch, act).done
+        count += batch.count() if dry_run else sum(in_batches(batch, act))
     return count
 
 

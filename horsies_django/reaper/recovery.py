@@ -39,13 +39,13 @@ def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_
     from ..core.backends import horsies_backend
     from ..models import Task
     from .crashed import recover_all
-    from .duties import requeue_all
+    from .duties import requeue
 
     silence = parse_duration(older_than)
     if silence is None:
         raise ValueError("reclaim() got None; allowed: seconds, a timedelta or a text like '90s'.")
     tasks = Task.objects.using(horsies_backend(backend).config.database)
     seconds = min(silence.total_seconds(), LONGEST_DURATION)
-    count = requeue_all(tasks.stale_claimed(seconds)) + recover_all(tasks.stale_running(seconds))
+    count = sum(requeue(tasks.stale_claimed(seconds))) + recover_all(tasks.stale_running(seconds))
     log_operation("task.reclaim", count, older_than=f"{seconds:g}s", backend=backend)
     return count

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db import connections, transaction
-from django.db.models import CharField, Count, F, Max, Min, OuterRef, QuerySet, Subquery, Sum, Value
+from django.db.models import CharField, Count, F, Max, Min, OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
 from ..core.histogram import bucket_expression, seconds_expression
@@ -20,7 +20,7 @@ from ..db.now import Now
 from ..models import ErrorGroup, Rollup, Task, TaskAttempt, Watermark
 from ..models.rollup import MINUTES, RollupSpan, start_of
 from ..models.transitions import BATCH
-from .batches import BatchResult
+from .batches import delete_all
 
 #: Name of the watermark, which stores the primary key up to which attempts are counted.
 WATERMARK: Final = "rolled up attempts"
@@ -49,33 +49,37 @@ MAX_ERROR_GROUPS: Final = 5_000
 ROLLUP_RETENTION: Final = {RollupSpan.MINUTE: timedelta(hours=3), RollupSpan.HOUR: timedelta(days=35)}
 
 
-def roll_up(options: Options) -> BatchResult:
-    """Count attempts written since the last pass: in all, and by the minute and the hour in which they ended."""
+def roll_up(options: Options) -> Iterator[int]:
+    """Count attempts written since the last pass: in all, and by the minute and the hour in which they ended.
+
+    Yields the number of attempts of each transaction.
+    """
     settled = uncounted(options.database).filter(finished_at__lt=NowPlus(-SETTLE_DELAY))
-    if not settled.order_by("pk").values_list("pk").first():
-        return BatchResult(0, 0)
-    if not Watermark.objects.using(options.database).filter(name=WATERMARK).exists():
-        _create_watermark(options.database)
-    with transaction.atomic(using=options.database):
-        return _roll_up_window(options.database)
+    while settled.order_by("pk").values_list("pk").first():
+        if not Watermark.objects.using(options.database).filter(name=WATERMARK).exists():
+            _create_watermark(options.database)
+        with transaction.atomic(using=options.database):
+            window = _next_window(options.database)
+            if window is None:
+                return
+            count = _roll_up_window(window)
+        yield count
+        if not window.is_cut:
+            return
 
 
-def prune_rollups(options: Options) -> BatchResult:
+def prune_rollups(options: Options) -> Iterator[int]:
     """Delete minutes older than three hours and hours older than 35 days."""
-    rollups = Rollup.objects.using(options.database)
-    old = rollups.none()
+    old = Q()
     for span, kept in ROLLUP_RETENTION.items():
-        old |= rollups.filter(span=span, start__lt=NowPlus(-kept.total_seconds()))
-    keys = list(old.values_list("pk", flat=True)[:BATCH])
-    return BatchResult(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
+        old |= Q(span=span, start__lt=NowPlus(-kept.total_seconds()))
+    return delete_all(Rollup.objects.using(options.database).filter(old))
 
 
-def prune_error_groups(options: Options) -> BatchResult:
+def prune_error_groups(options: Options) -> Iterator[int]:
     """Delete error groups that were last seen before the oldest roll-up that counts them."""
     too_old = NowPlus(-ROLLUP_RETENTION[RollupSpan.HOUR].total_seconds())
-    groups = ErrorGroup.objects.using(options.database)
-    keys = list(groups.filter(last_seen_at__lt=too_old).values_list("pk", flat=True)[:BATCH])
-    return BatchResult(len(keys), groups.filter(pk__in=keys).delete()[0] if keys else 0)
+    return delete_all(ErrorGroup.objects.using(options.database).filter(last_seen_at__lt=too_old))
 
 
 def uncounted(database: str) -> QuerySet[TaskAttempt]:
@@ -96,49 +100,46 @@ def _create_watermark(database: str) -> None:
     Watermark.objects.using(database).bulk_create([watermark], ignore_conflicts=True)
 
 
-def _roll_up_window(database: str) -> BatchResult:
-    """Count the next attempts, unless another process holds the watermark."""
-    features = connections[database].features
+class _Window(NamedTuple):
+    """The attempts of one transaction, whether more may follow, and the database's time."""
+
+    attempts: QuerySet[TaskAttempt]
+    is_cut: bool
+    now: datetime
+
+
+def _next_window(database: str) -> _Window | None:
+    """Move the watermark over the next attempts, up to the first that is not yet ``SETTLE_DELAY`` old; return them.
+
+    Returns None if there are none, or if another process holds the watermark.
+    """
     watermarks = Watermark.objects.using(database).filter(name=WATERMARK)
-    free = watermarks.select_for_update(skip_locked=True)
-    watermark = free.values_list("position", Now()).first()
+    watermark = watermarks.select_for_update(skip_locked=True).values_list("position", Now()).first()
     if watermark is None:
-        return BatchResult(0, 0)
+        return None
     position, now = watermark
-    size = SIZE if features.has_select_for_update else SIZE_OF_SQLITE
-    window = _window(_attempts(database), position, size)
-    if window is None or not watermarks.filter(position=position).update(position=window.last):
-        return BatchResult(0, 0)
+    attempts = _attempts(database).order_by("pk")
+    first = attempts.filter(pk__gt=position).values_list("pk", flat=True).first()
+    if first is None:
+        return None
+    size = SIZE if connections[database].features.has_select_for_update else SIZE_OF_SQLITE
+    window = attempts.filter(pk__gte=first, pk__lt=first + size)
+    unsettled = window.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).values_list("pk", flat=True).first()
+    if unsettled is not None:
+        window = window.filter(pk__lt=unsettled)
+    last = window.values_list("pk", flat=True).last()
+    if last is None or not watermarks.filter(position=position).update(position=last):
+        return None
+    return _Window(window, unsettled is None, now)
+
+
+def _roll_up_window(window: _Window) -> int:
+    """Add the counts of these attempts to the roll-ups; return how many attempts there are."""
     groups = list(_groups(window.attempts))
     grouped = _store_error_groups(window.attempts) if any(group.fingerprint for group in groups) else set()
     groups = [group if group.fingerprint in grouped else group._replace(fingerprint="") for group in groups]
-    _store(database, _count_by_span(groups, now))
-    count = sum(group.number for group in groups)
-    return BatchResult(size if window.is_cut else count, count, size=size)
-
-
-class _Window(NamedTuple):
-    """The attempts of one batch, the primary key of the last one, and whether more may follow."""
-
-    attempts: QuerySet[TaskAttempt]
-    last: int
-    is_cut: bool
-
-
-def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Window | None:
-    """Return the attempts after ``position``, up to the first that is not yet ``SETTLE_DELAY`` old."""
-    ordered = attempts.order_by("pk").values_list("pk", flat=True)
-    first = ordered.filter(pk__gt=position).first()
-    if first is None:
-        return None
-    window = attempts.filter(pk__gte=first, pk__lt=first + size)
-    first_unsettled = (
-        window.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).order_by("pk").values_list("pk", flat=True).first()
-    )
-    if first_unsettled is not None:
-        window = window.filter(pk__lt=first_unsettled)
-    last = window.order_by("-pk").values_list("pk", flat=True).first()
-    return None if last is None else _Window(window, last, is_cut=first_unsettled is None)
+    _store(window.attempts.db, _count_by_span(groups, window.now))
+    return sum(group.number for group in groups)
 
 
 def _store_error_groups(attempts: QuerySet[TaskAttempt]) -> set[str]:

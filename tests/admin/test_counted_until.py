@@ -26,7 +26,7 @@ LAG = timedelta(minutes=12)
 
 def roll():
     """Roll up all attempts."""
-    while roll_up(task_backends["default"].config).done:
+    for _ in roll_up(task_backends["default"].config):
         pass
 
 

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django.core.compat import task_backends
 from horsies_django.models import Heartbeat, Task
 from horsies_django.models.transitions import BATCH
-from horsies_django.reaper.batches import run_batch
+from horsies_django.reaper.batches import in_batches
 from horsies_django.reaper.duties import DUTIES, run_pass
 from tests.jobs import limited
 from tests.reaper.conftest import WORK
@@ -31,7 +31,7 @@ def test_a_row_that_refuses_changes_stops_no_other_row_or_duty(poison, caplog, d
 
     assert (reports[duty].count, reports[duty].error) == (4, "")
     assert all(reports[name].count == 2 for name in others)
-    assert "batch failed rows=5: retried one by one" in caplog.text
+    assert "batch failed rows=5: retried in halves" in caplog.text
     assert f"task can't be processed id={rows[2].pk}: skipped" in caplog.text
     assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
 
@@ -102,10 +102,21 @@ def test_a_batch_of_which_every_row_refuses_changes_does_not_hide_the_rows_behin
     for row in rows[:4]:
         poison(row)
 
-    batch = run_batch(Task.objects.overdue().order_by("pk"), lambda rows: rows.expire(), size=2)
+    assert sum(in_batches(Task.objects.overdue().order_by("pk"), lambda rows: rows.expire(), size=2)) == 1
 
-    assert (batch.rows, batch.done) == (1, 1)
     assert Task.objects.get(status="EXPIRED").pk == rows[4].pk
+
+
+def test_a_row_that_refuses_changes_costs_one_batch_two_statements_for_each_halving(poison):
+    rows = sorted(WORK["expired overdue tasks"](64), key=lambda row: row.pk)
+    poison(rows[5])
+
+    with CaptureQueriesContext(connection) as statements:
+        counts = list(in_batches(Task.objects.overdue().order_by("pk"), lambda rows: rows.expire(), size=16))
+
+    assert counts == [15, 16, 16, 16]
+    updates = [row["sql"] for row in statements if row["sql"].startswith('UPDATE "horsies_tasks"')]
+    assert len(updates) <= 4 + 2 * 4 + 1, "four batches, two halves of each of four sizes, and one that fails the row"
 
 
 @pytest.mark.parametrize("code", ["XX001", "0A000", "57014", "40001", "40P01"])

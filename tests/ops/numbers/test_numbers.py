@@ -63,7 +63,7 @@ def table(request, settings) -> RandomTasks:
     settings.TASKS = with_metrics(settings.TASKS, token=TOKEN)
     table = RandomTasks(request.param)
     table.insert(60)
-    while roll_up(task_backends["default"].config).done:
+    for _ in roll_up(task_backends["default"].config):
         pass
     return table
 
