@@ -9,12 +9,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
-from horsies_django.core.backends import horsies_backend
 from horsies_django.core.options import Options
 from horsies_django.db.connection import own_connection
 from horsies_django.enqueue.django_result import own_logging
-from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import flag_or_variable, positive_seconds
+from horsies_django.management.base import QueueCommand, usage_errors
+from horsies_django.management.environment import positive_seconds
 from horsies_django.models.check_migrated import MissingPrivilege, check_tables
 from horsies_django.worker.console_logging import log_to_console
 from horsies_django.worker.stop_signals import starting, stop_signals
@@ -46,7 +45,7 @@ class LoopCommand(QueueCommand, Generic[L]):
         """Add the three flags."""
         parser.add_argument("--once", action="store_true", help=self.once_help)
         parser.add_argument("--interval", metavar="SECONDS", help=self.interval_help)
-        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
+        self.add_backend(parser)
 
     def handle(
         self,
@@ -59,19 +58,16 @@ class LoopCommand(QueueCommand, Generic[L]):
         """Read the flags or their variables, and run the loop. Raises CommandError."""
         self.verbosity = options["verbosity"]
         log_to_console(self.verbosity)
-        command = f"horsies_{self.role}"
-        try:
-            _, alias = flag_or_variable(command, "backend", backend, str)
-            settings = horsies_backend(alias or "default").config
-            seconds = positive_seconds(*flag_or_variable(command, "interval", interval, str))
-        except (ValueError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=2) from error
+        with usage_errors():
+            configured = self.backend(backend)
+            settings = configured.config
+            seconds = positive_seconds(*self.flag("interval", interval))
         try:
             with starting(owns_process=self.owns_process and not once):
                 check_tables(settings.database, needs_grants=True)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
-        loop = self.loop(settings, alias or "default", seconds)
+        loop = self.loop(settings, configured.alias, seconds)
         with own_logging(), own_connection(settings.database, self.role, waits=True):
             try:
                 if once:

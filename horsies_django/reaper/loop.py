@@ -102,8 +102,8 @@ class Reaper:
                 return False
             if not has_worked and time.monotonic() < renew_at:
                 return True
-            if is_renewed := leases.renew(self._lease_name, self._id):
-                renew_at = self._renew_at()
+            is_renewed = leases.renew(self._lease_name, self._id)
+            renew_at = self._renew_at() if is_renewed else float("-inf")  # a lost lease is lost for the whole pass
             return is_renewed
 
         self._warn_of_rare_heartbeats()

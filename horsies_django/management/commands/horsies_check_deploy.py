@@ -5,21 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management.base import CommandParser
 
-from horsies_django.core.backends import horsies_backend
-from horsies_django.core.printable import one_line
-from horsies_django.db.connection import own_connection
-from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import flag_or_variable
-from horsies_django.models.check_migrated import check_tables
+from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.ops.deploy_check import DeployReport, check_deploy
-
-COMMAND: Final = "horsies_check_deploy"
 
 
 class Command(QueueCommand):
@@ -33,31 +24,22 @@ class Command(QueueCommand):
         "1 something would break, or the database or its tables are unavailable; 2 wrong usage."
     )
 
+    backend_help = "Only rows of this key of TASKS (default: all in the database of default)."
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-        parser.add_argument(
-            "--backend",
-            metavar="ALIAS",
-            help="Only rows of this key of TASKS (default: all in the database of default).",
-        )
+        self.add_backend(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
-            database = horsies_backend(alias or "default").config.database
-        except (ValueError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=2) from error
-        try:
-            check_tables(database)
-            with own_connection(database, "check deploy"):
-                report = check_deploy(alias)
-        except (ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
+        with usage_errors():
+            alias = self.flag("backend", options["backend"])[1]
+            database = self.backend(alias).config.database
+        with self.tables(database):
+            report = check_deploy(alias)
         if options["json"]:
             self.stdout.write(json.dumps(report.as_json(), indent=2))
         else:
-            for line in _lines(report):
-                self.stdout.write(one_line(line))
+            self.write_lines(*_lines(report))
         if report.breakages:
             sys.exit(1)
 

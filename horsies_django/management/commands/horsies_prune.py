@@ -6,20 +6,15 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from horsies_django.core.backends import horsies_backend
 from horsies_django.core.operations import log_operation
 from horsies_django.core.status import TASK_TERMINAL_STATES, TaskStatus
-from horsies_django.db.connection import own_connection
-from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import flag_or_variable, parse_duration_flag
+from horsies_django.management.base import QueueCommand, usage_errors
+from horsies_django.management.environment import parse_duration_flag
 from horsies_django.models import Task, Workflow
-from horsies_django.models.check_migrated import check_tables
 from horsies_django.reaper.prune import prune, prune_older_than
 
-COMMAND: Final = "horsies_prune"
 _STATES: Final = sorted(status.lower() for status in TASK_TERMINAL_STATES)
 
 
@@ -34,6 +29,8 @@ class Command(QueueCommand):
         "--older-than. The flag takes precedence."
     )
 
+    backend_help = "Only rows of this key of TASKS (default: all)."
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--dry-run", action="store_true", help="Delete nothing; print how many rows would be deleted."
@@ -42,21 +39,15 @@ class Command(QueueCommand):
         parser.add_argument(
             "--status", metavar="A,B", help=f"Only tasks and workflows in these states: {', '.join(_STATES)}."
         )
-        parser.add_argument("--backend", metavar="ALIAS", help="Only rows of this key of TASKS (default: all).")
+        self.add_backend(parser)
 
     def handle(self, *args: Any, dry_run: bool, **options: Any) -> None:
-        try:
-            alias = _flag("backend", options["backend"])[1]
-            settings = horsies_backend(alias or "default").config
-            age = _age(*_flag("older-than", options["older_than"]))
-            states = _states(*_flag("status", options["status"]))
-        except (ValueError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=2) from error
-        try:
-            check_tables(settings.database, needs_grants=not dry_run)
-        except ImproperlyConfigured as error:
-            raise CommandError(str(error)) from error
-        with own_connection(settings.database, "prune"):
+        with usage_errors():
+            alias = self.flag("backend", options["backend"])[1]
+            settings = self.backend(alias).config
+            age = _age(*self.flag("older-than", options["older_than"]))
+            states = _states(*self.flag("status", options["status"]))
+        with self.tables(settings.database, needs_grants=not dry_run):
             tasks = Task.objects.using(settings.database).filter(status__in=sorted(states))
             workflows = Workflow.objects.using(settings.database).filter(status__in=sorted(states))
             if alias is not None:
@@ -69,13 +60,7 @@ class Command(QueueCommand):
             what = {"older_than": options["older_than"], "status": options["status"], "backend": alias}
             log_operation("prune", pruned.tasks, workflows=pruned.workflows, heartbeats=pruned.heartbeats, **what)
         verb = "would be deleted" if dry_run else "deleted"
-        self.stdout.write(f"tasks {verb}: {pruned.tasks}")
-        self.stdout.write(f"workflows {verb}: {pruned.workflows}")
-        self.stdout.write(f"heartbeats {verb}: {pruned.heartbeats}")
-
-
-def _flag(flag: str, value: Any) -> tuple[str, Any]:
-    return flag_or_variable(COMMAND, flag, value, str)
+        self.write_lines(*(f"{name} {verb}: {count}" for name, count in pruned._asdict().items()))
 
 
 def _age(where: str, value: str | float | timedelta | None) -> timedelta | None:

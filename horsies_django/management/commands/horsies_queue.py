@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import json
-from argparse import SUPPRESS
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 from django.db.models import Q
 
-from horsies_django.core.backends import ConfiguredBackend, horsies_backend
+from horsies_django.core.backends import ConfiguredBackend
 from horsies_django.core.numbers import format_brief
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_policy
-from horsies_django.db.connection import own_connection
-from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import flag_or_variable
+from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.management.tasks.enqueue import parse_retention
 from horsies_django.management.text_table import number_text, table
 from horsies_django.models import Queue, Worker
-from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.models.worker import WorkerQuerySet
 from horsies_django.ops.inspector import QueueNotEmpty, delete_queue
 from horsies_django.ops.metrics import collect
 from horsies_django.ops.metrics.snapshot import QueueMetrics
-
-COMMAND: Final = "horsies_queue"
 
 #: Flag, metavar and help of what can be set.
 _FLAGS: Final = {
@@ -68,8 +60,8 @@ class Command(QueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
-        subparsers = parser.add_subparsers(
+        self.add_backend(parser)
+        actions = parser.add_subparsers(
             dest="action", required=True, metavar="pause|resume|set|list|delete|quiet|unquiet"
         )
         for action, text in (
@@ -78,12 +70,8 @@ class Command(QueueCommand):
             ("set", "Set limits, order and retention of these queues."),
             ("delete", "Delete these queues: their ended tasks and their configuration."),
         ):
-            subparser = subparsers.add_parser(action, help=text, description=text)
+            subparser = self.add_action(actions, action, text, "Print one JSON object.")
             subparser.add_argument("names", nargs="+", metavar="QUEUE")
-            subparser.add_argument("--json", action="store_true", help="Print one JSON object.")
-            subparser.add_argument(
-                "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
-            )
             if action == "delete":
                 subparser.add_argument("--force", action="store_true", help="Also delete waiting tasks.")
             if action == "set":
@@ -93,70 +81,62 @@ class Command(QueueCommand):
             ("quiet", "Have workers claim nothing more; they finish what runs, and stay until resumed or stopped."),
             ("unquiet", "Let quiet workers claim again."),
         ):
-            subparser = subparsers.add_parser(action, help=text, description=text)
+            subparser = self.add_action(actions, action, text, "Print one JSON object.")
             subparser.add_argument(
                 "workers", nargs="*", metavar="WORKER", help="The id of a live worker, one for each runner."
             )
             subparser.add_argument("--name", help="Workers with this --name; those without one have their host's name.")
             subparser.add_argument("--all", action="store_true", help="Every live worker.")
-            subparser.add_argument("--json", action="store_true", help="Print one JSON object.")
-            subparser.add_argument(
-                "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
-            )
         text = "Print every known queue: due and blocked tasks, how long the oldest have waited, and its configuration."
-        subparser = subparsers.add_parser("list", help=text, description=text)
-        subparser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
-        subparser.add_argument(
-            "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
-        )
+        self.add_action(actions, "list", text, "Print one JSON object; times are seconds.")
 
-    def handle(self, *args: Any, action: str, **options: Any) -> None:
-        try:
-            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
-            backend = horsies_backend(alias or "default")
+    def handle(self, *args: Any, **options: Any) -> None:
+        action = options["action"]
+        with usage_errors():
+            backend = self.backend(options["backend"])
             names = _names(options.get("names") or (), backend, may_be_gone=action == "delete")
             rules = _rules(options) if action == "set" else {}
             if action in _QUIET_ACTIONS and sum(map(bool, (options["workers"], options["name"], options["all"]))) != 1:
                 raise ValueError("Which workers? Allowed: ids, or --name NAME, or --all.")
-        except (ValueError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=2) from error
-        try:
-            check_tables(backend.config.database)
-            with own_connection(backend.config.database, "queue"):
-                if action in _QUIET_ACTIONS:
-                    for line in _change_workers(action, options, backend):
-                        self.stdout.write(line)
-                elif action == "delete":
-                    self._delete(names, backend, force=options["force"], is_json=options["json"])
-                else:
-                    self._do(action, names, rules, backend, is_json=options["json"])
-        except (QueueNotEmpty, ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
+        with self.tables(backend.config.database):
+            if action in _QUIET_ACTIONS:
+                alive = Worker.objects.using(backend.config.database).alive(backend.config.recovery.stale_after)
+                act, done, unchanged = _QUIET_ACTIONS[action]
+                changed = {key: bool(act(alive.filter(pk=key))) for key in _chosen(alive, options)}
+                self._print_changes(options, changed, done, unchanged, nothing="No worker is alive.")
+            elif action == "delete":
+                self._delete(names, backend, force=options["force"], is_json=options["json"])
+            elif action == "list":
+                self._list(backend, is_json=options["json"])
+            else:
+                rows = Queue.objects.using(backend.config.database)
+                change, done, unchanged = _queue_change(action, rules)
+                changed = {name: bool(change(rows.named(name))) for name in names}
+                self._print_changes(options, changed, done, unchanged)
 
-    def _do(
-        self, action: str, names: Sequence[str], rules: dict[str, Any], backend: ConfiguredBackend, *, is_json: bool
+    def _print_changes(
+        self, options: dict[str, Any], changed: dict[str, bool], done: str, unchanged: str, nothing: str = ""
     ) -> None:
-        if action == "list":
-            self._list(backend, is_json=is_json)
+        if options["json"]:
+            self.stdout.write(json.dumps({"action": options["action"], "changed": changed}))
             return
-        rows, (act, done, unchanged) = Queue.objects.using(backend.config.database), _queue_change(action, rules)
-        changed = {name: bool(act(rows.named(name))) for name in names}
-        if is_json:
-            self.stdout.write(json.dumps({"action": action, "changed": changed}))
-            return
-        for name, is_changed in changed.items():
-            self.stdout.write(one_line((done if is_changed else unchanged) % name))
+        self.write_lines(*((done if is_changed else unchanged) % name for name, is_changed in changed.items()))
+        if not changed:
+            self.stdout.write(nothing)
 
     def _delete(self, names: Sequence[str], backend: ConfiguredBackend, *, force: bool, is_json: bool) -> None:
         for name in names:
-            deleted = delete_queue(name, backend.config.database, force=force)
+            try:
+                deleted = delete_queue(name, backend.config.database, force=force)
+            except QueueNotEmpty as error:
+                raise CommandError(str(error)) from error
             if is_json:
                 self.stdout.write(json.dumps(deleted.as_json()))
                 continue
             row = " and what was set for it" if deleted.had_row else ""
-            self.stdout.write(one_line(f"The queue {name}: deleted {deleted.tasks} tasks{row}."))
+            self.write_lines(f"The queue {name}: deleted {deleted.tasks} tasks{row}.")
             if name in backend.queues:
-                self.stdout.write(one_line(f"The queue {name} is in QUEUES, so tasks may still be sent to it."))
+                self.write_lines(f"The queue {name} is in QUEUES, so tasks may still be sent to it.")
 
     def _list(self, backend: ConfiguredBackend, *, is_json: bool) -> None:
         queues = collect(backend.config).queues
@@ -223,25 +203,8 @@ def _names(names: Sequence[str], backend: ConfiguredBackend, *, may_be_gone: boo
     return list(dict.fromkeys(names))
 
 
-def _change_workers(action: str, options: dict[str, Any], backend: ConfiguredBackend) -> Iterator[str]:
-    """Make the chosen workers quiet or resume them; yield the lines to print. Nothing is done if one is unknown.
-
-    Raises CommandError if a worker is not alive, or if none has the name.
-    """
-    alive = Worker.objects.using(backend.config.database).alive(backend.config.recovery.stale_after)
-    ids = list(_chosen(alive, options))
-    act, done, unchanged = _QUIET_ACTIONS[action]
-    changed = {worker_id: bool(act(alive.filter(pk=worker_id))) for worker_id in ids}
-    if options["json"]:
-        yield json.dumps({"action": action, "changed": changed})
-        return
-    for worker_id, is_changed in changed.items():
-        yield one_line((done if is_changed else unchanged) % worker_id)
-    if not changed:
-        yield "No worker is alive."
-
-
 def _chosen(alive: WorkerQuerySet, options: dict[str, Any]) -> Sequence[str]:
+    """Return the ids of the chosen workers. Raises CommandError if one is not alive, or if none has the name."""
     worker_ids = list(alive.order_by("pk").values_list("pk", flat=True))
     if options["all"]:
         return worker_ids

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
-from argparse import SUPPRESS
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 
-from horsies_django.core.backends import horsies_backend
 from horsies_django.core.clock import aware
 from horsies_django.core.numbers import format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.db.clock import database_now
-from horsies_django.db.connection import own_connection
 from horsies_django.db.now import Now
-from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import flag_or_variable
+from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.management.text_table import table
 from horsies_django.models import Schedule
-from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.schedule import DisabledBy, ScheduleQuerySet
 from horsies_django.schedules.declaration import declarations
 from horsies_django.schedules.dispatch import try_run
-
-COMMAND: Final = "horsies_schedule"
 
 _HEADS: Final = ("name", "state", "next run", "last run", "timing", "time zone", "sends", "runs", "")
 
@@ -76,39 +67,23 @@ class Command(QueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        backend_flag: Any = {"metavar": "ALIAS", "help": "A key of TASKS (default: default)."}
-        parser.add_argument("--backend", **backend_flag)
-        subparsers = parser.add_subparsers(dest="action", required=True, metavar="list|run|enable|disable")
+        self.add_backend(parser)
+        actions = parser.add_subparsers(dest="action", required=True, metavar="list|run|enable|disable")
         text = "Print every schedule of the backend by name, with its state, its runs and its next run."
-        listing = subparsers.add_parser("list", help=text, description=text)
-        listing.add_argument("--json", action="store_true", help="Print one JSON object; times are ISO 8601, in UTC.")
-        parsers = [listing]
+        self.add_action(actions, "list", text, "Print one JSON object; times are ISO 8601, in UTC.")
         for action, text in _ACTION_HELP.items():
-            action_parser = subparsers.add_parser(action, help=text, description=text)
+            action_parser = self.add_action(actions, action, text)
             action_parser.add_argument("names", nargs="+", metavar="NAME", help="Names of schedules.")
-            parsers.append(action_parser)
-        for below in parsers:
-            below.add_argument(
-                "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
-            )
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
-        try:
-            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
-            backend = horsies_backend(alias or "default")
-            database = backend.config.database
-        except (ValueError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=2) from error
-        try:
-            check_tables(database)
-            with own_connection(database, "schedule"):
-                rows = Schedule.objects.using(database)
-                if action == "list":
-                    self._list(rows.filter(backend=backend.alias), is_json=options["json"])
-                else:
-                    self._act(action, rows, list(dict.fromkeys(options["names"])), backend.alias)
-        except (ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
+        with usage_errors():
+            backend = self.backend(options["backend"])
+        with self.tables(backend.config.database):
+            rows = Schedule.objects.using(backend.config.database)
+            if action == "list":
+                self._list(rows.filter(backend=backend.alias), is_json=options["json"])
+            else:
+                self._act(action, rows, list(dict.fromkeys(options["names"])), backend.alias)
 
     def _list(self, rows: ScheduleQuerySet, *, is_json: bool) -> None:
         if is_json:

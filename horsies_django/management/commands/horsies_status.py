@@ -7,26 +7,18 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management.base import CommandParser
 
-from horsies_django.core.backends import horsies_backend
 from horsies_django.core.numbers import format_about, format_brief
 from horsies_django.core.printable import one_line
-from horsies_django.db.connection import own_connection
-from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import flag_or_variable
+from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.management.text_table import number_text, table
-from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
 from horsies_django.ops.metrics import Count, MetricsSnapshot, collect
 from horsies_django.ops.metrics.history import max_lag
 from horsies_django.ops.metrics.latency import LatencyWarning
 from horsies_django.ops.metrics.snapshot import QueueMetrics
 from horsies_django.ops.metrics.workers import Liveness, WorkerStatus
-
-COMMAND: Final = "horsies_status"
 
 _QUEUE: Final = (
     "queue",
@@ -59,34 +51,30 @@ class Command(QueueCommand):
         "are unavailable; 2 wrong usage."
     )
 
+    backend_help = "A key of TASKS, whose database is read (default: default)."
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
-        parser.add_argument(
-            "--backend", metavar="ALIAS", help="A key of TASKS, whose database is read (default: default)."
-        )
+        self.add_backend(parser)
         text = f"Print whether this holds instead of the report, and exit with 1 if not; repeatable. {ALLOWED}."
         parser.add_argument("--check", action="append", metavar="NAME=LIMIT", help=text.replace("%", "%%"))
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
-            backend = horsies_backend(alias or "default")
+        with usage_errors():
+            backend = self.backend(options["backend"])
             checks = parse_checks(options["check"] or (), backend.queues)
-        except (ValueError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=2) from error
-        try:
-            check_tables(backend.config.database)
-            with own_connection(backend.config.database, "status"):
-                outcome = run_checks(checks, backend) if checks else collect(backend.config, with_trends=True)
-        except (ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
-        if isinstance(outcome, MetricsSnapshot):
-            self._print(outcome, is_json=options["json"])
-        elif not self._print_checks(outcome, is_json=options["json"]):
-            sys.exit(1)
+        with self.tables(backend.config.database):
+            outcome = run_checks(checks, backend) if checks else collect(backend.config, with_trends=True)
+        if not isinstance(outcome, MetricsSnapshot):
+            self._print_checks(outcome, is_json=options["json"])
+        elif options["json"]:
+            self.stdout.write(json.dumps(outcome.as_json(), indent=2))
+        else:
+            for line in _lines(outcome):
+                self.stdout.write(line)
 
-    def _print_checks(self, results: Sequence[CheckResult], *, is_json: bool) -> bool:
-        """Print each result, and failed ones to stderr too; return whether all have passed."""
+    def _print_checks(self, results: Sequence[CheckResult], *, is_json: bool) -> None:
+        """Print each result, and failed ones to stderr too; exit with status 1 if one has failed."""
         is_ok = all(result.is_ok for result in results)
         if is_json:
             report = {"ok": is_ok, "checks": [result.as_json() for result in results]}
@@ -96,14 +84,8 @@ class Command(QueueCommand):
                 self.stdout.write(one_line(str(result)))
             if not result.is_ok:
                 self.stderr.write(one_line(str(result)))
-        return is_ok
-
-    def _print(self, snapshot: MetricsSnapshot, *, is_json: bool) -> None:
-        if is_json:
-            self.stdout.write(json.dumps(snapshot.as_json(), indent=2))
-        else:
-            for line in _lines(snapshot):
-                self.stdout.write(line)
+        if not is_ok:
+            sys.exit(1)
 
 
 def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:

@@ -7,22 +7,15 @@ import sys
 from argparse import RawDescriptionHelpFormatter
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 
 from horsies_django.core.compat import InvalidTask
 from horsies_django.core.exceptions import PayloadMismatch
-from horsies_django.db.connection import own_connection
-from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import flag_or_variable
+from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.management.tasks import act, enqueue, show
-from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.inspector import Inspector, tasks
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.inspector.task_states import ALLOWED
-
-COMMAND: Final = "horsies_task"
 
 _HELP: Final = """\
 List tasks, show them, and change them: by id, or all that match filters.
@@ -49,44 +42,44 @@ _ACTS: Final = {
 }
 
 
+#: The help of ``--json``.
+_JSON: Final = "Print JSON; a list is one object per line."
+
+
 class Command(QueueCommand):
     """Lists, shows, changes and sends tasks."""
 
     help = _HELP
+    backend_help = "Only tasks of this key of TASKS (default: all)."
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Keep the line breaks of the examples in the help."""
         return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
+        self.add_backend(parser)
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-        _add_listing(_action(actions, "list", "List tasks, the newest first."))
-        by_id = _action(actions, "show", "Show the details of tasks.")
+        _add_listing(self.add_action(actions, "list", "List tasks, the newest first.", _JSON))
+        by_id = self.add_action(actions, "show", "Show the details of tasks.", _JSON)
         by_id.add_argument("ids", metavar="ID", nargs="+", help="Ids of tasks; - reads ids from standard input.")
         for name, text in _ACTS.items():
-            action_parser = _action(actions, name, text)
+            action_parser = self.add_action(actions, name, text, _JSON)
             _add_action(action_parser)
             if name == "cancel":
                 action_parser.add_argument("--running", action="store_true", help="Also running tasks.")
             if name == "move":
                 action_parser.add_argument("--to-queue", metavar="NAME", help="The new queue.")
                 action_parser.add_argument("--priority", metavar="N", help="The new priority, from -100 to 100.")
-        enqueue.add_arguments(_action(actions, "enqueue", "Send a call of a task of an installed app."))
+        enqueue.add_arguments(self.add_action(actions, "enqueue", "Send a call of a task of an installed app.", _JSON))
 
     def handle(self, *args: Any, **options: Any) -> None:
+        with usage_errors():
+            inspector = tasks(self.flag("backend", options["backend"])[1])
         try:
-            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
-            inspector = tasks(alias)
-        except (ValueError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=2) from error
-        try:
-            check_tables(inspector.database)
-            with own_connection(inspector.database, "task"):
+            with self.tables(inspector.database):
                 self._do(inspector, options)
         except (ValueError, TypeError, InvalidTask, PayloadMismatch) as error:
             raise CommandError(str(error), returncode=2) from error
-        except (ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
         except BrokenPipeError:  # the reader closed the pipe; without this, Python reports it again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -100,18 +93,6 @@ class Command(QueueCommand):
                 enqueue.enqueue(inspector, options, self.stdout)
             case action:
                 act.act(inspector, action, options, self.stdout, self.stderr)
-
-
-def _action(actions: Any, name: str, text: str) -> CommandParser:
-    parser: CommandParser = actions.add_parser(name, help=text, description=text)
-    _add_common(parser)
-    return parser
-
-
-def _add_common(parser: CommandParser) -> None:
-    """Add the flags of every action."""
-    parser.add_argument("--backend", metavar="ALIAS", help="Only tasks of this key of TASKS (default: all).")
-    parser.add_argument("--json", action="store_true", help="Print JSON; a list is one object per line.")
 
 
 def _add_filters(parser: CommandParser) -> None:
