@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
@@ -12,7 +12,8 @@ from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.forms.widgets import Media
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 
@@ -95,6 +96,20 @@ class QueueModelAdmin(AnyModelAdmin):
         """Load our style sheet, and those that give our pages the look of an installed skin."""
         sheets = ("admin", *(skin for skin in SKINS if apps.is_installed(skin)))
         return Media(css={"all": [f"horsies_django/{sheet}.css" for sheet in sheets]}) + super().media
+
+    def page_name(self, page: str) -> str:
+        """Return the name of the URL of one of its pages, such as ``change``."""
+        return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
+
+    def page_url(self, page: str, *args: Any) -> str:
+        """Return the URL of one of its pages."""
+        return reverse(f"{self.admin_site.name}:{self.page_name(page)}", args=args)
+
+    def render(self, request: HttpRequest, template: str, context: Mapping[str, Any]) -> TemplateResponse:
+        """Return a page of this admin besides those that Django has."""
+        request.current_app = self.admin_site.name  # as every admin page does
+        common = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
+        return TemplateResponse(request, f"admin/horsies_django/{template}.html", {**common, **context})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the queue's database, whatever the routers say."""
@@ -201,4 +216,4 @@ class SinglePageAdmin(TaskViewerAdmin):
     def get_urls(self) -> list[URLPattern]:
         """Return one URL: there are no pages below this one."""
         view = self.admin_site.admin_view(self.changelist_view)
-        return [path("", view, name=f"{self.opts.app_label}_{self.opts.model_name}_changelist")]
+        return [path("", view, name=self.page_name("changelist"))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -13,8 +13,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Model, QuerySet
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -34,6 +33,14 @@ LOG_BATCH = 50
 
 #: Rows that the confirmation page lists.
 MAX_SHOWN: Final = 20
+
+
+class Button(NamedTuple):
+    """A button on a row's page. It leads to a page that asks first, or else applies its action at once."""
+
+    label: Any
+    url: str
+    is_link: bool
 
 
 class ActionAdmin(ReadOnlyAdmin):
@@ -57,10 +64,8 @@ class ActionAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add a URL below the row's for each action."""
-        options = self.opts
         view = self.admin_site.admin_view(self.action_view)
-        name = f"{options.app_label}_{options.model_name}_do"
-        return [path("<path:object_id>/do/<slug:action>/", view, name=name), *super().get_urls()]
+        return [path("<path:object_id>/do/<slug:action>/", view, name=self.page_name("do")), *super().get_urls()]
 
     def allowed_actions(self, request: HttpRequest) -> list[AdminAction]:
         """Return the actions that this user may use."""
@@ -73,12 +78,12 @@ class ActionAdmin(ReadOnlyAdmin):
         buttons = self.buttons_of(request, kwargs.get("obj"))
         return super().render_change_form(request, context | {"buttons": buttons}, *args, **kwargs)
 
-    def buttons_of(self, request: HttpRequest, row: Any) -> list[tuple[Any, str]]:
-        """Return the buttons of a row's page, each with its URL: the actions that apply to it."""
+    def buttons_of(self, request: HttpRequest, row: Any) -> list[Button]:
+        """Return the buttons of a row's page: the actions that apply to it."""
         if row is None:
             return []
         actions = (action for action in self.allowed_actions(request) if action.applies_to(row))
-        return [(action, self.action_url(row.pk, action)) for action in actions]
+        return [Button(action.label, self.action_url(row.pk, action), action.needs_confirmation) for action in actions]
 
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Apply the action to one row, or ask for confirmation first."""
@@ -98,15 +103,11 @@ class ActionAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(self._return_url(row, rows))
 
     def _return_url(self, row: Any, rows: QuerySet[Any]) -> str:
-        site, options = self.admin_site.name, self.opts
-        if rows.exists():
-            return reverse(f"{site}:{options.app_label}_{options.model_name}_change", args=[quote(row.pk)])
-        return reverse(f"{site}:{options.app_label}_{options.model_name}_changelist")
+        return self.page_url("change", quote(row.pk)) if rows.exists() else self.page_url("changelist")
 
     def action_url(self, key: Any, action: AdminAction) -> str:
         """Return the URL that applies an action to a row."""
-        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_do"
-        return reverse(name, args=[quote(key), action.name])
+        return self.page_url("do", quote(key), action.name)
 
     # Actions on the list.
 
@@ -146,9 +147,6 @@ class ActionAdmin(ReadOnlyAdmin):
         in_words = f"{format_lower_bound(count, is_bounded)} {model_ngettext(self.opts, count)}"
         only = rows.first() if count == 1 else None
         context: dict[str, Any] = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "media": self.media,
             "action": action,
             "form": form,
             "rows": rows[:MAX_SHOWN],
@@ -160,8 +158,7 @@ class ActionAdmin(ReadOnlyAdmin):
             "extent": action.extent(None if "tally" in more else rows),
             **more,
         }
-        request.current_app = self.admin_site.name  # as every admin page does
-        return TemplateResponse(request, "admin/horsies_django/action_confirmation.html", context)
+        return self.render(request, "action_confirmation", context)
 
     def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
         """Apply the action, log it, and show a message."""

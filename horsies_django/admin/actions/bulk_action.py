@@ -25,7 +25,6 @@ from django.core import signing
 from django.db.models import Model
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
 from ...core.numbers import fill_numbers, format_number
@@ -173,10 +172,7 @@ class BulkAction:
         values = [(name, self.form.data.get(name, "")) for name in self.form.fields] if self.form else []
         values += [("typed", self.request.POST["typed"])] if "typed" in self.request.POST else []
         context = {
-            **self.admin.admin_site.each_context(self.request),
             "title": self.action.list_label,
-            "opts": self.admin.opts,
-            "media": self.admin.media,
             "action": self.action,
             "progress": progress,
             "number": progress.tally.by_status.total(),
@@ -184,8 +180,7 @@ class BulkAction:
             "hidden": [*self._hidden, ("progress", progress), *values, ("confirmed", "1")],
             "back": self.request.path + self.changelist.get_query_string(),
         }
-        self.request.current_app = self.admin.admin_site.name
-        return TemplateResponse(self.request, "admin/horsies_django/bulk_progress.html", context)
+        return self.admin.render(self.request, "bulk_progress", context)
 
     @property
     def _hidden(self) -> list[tuple[str, Any]]:

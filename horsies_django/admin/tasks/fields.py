@@ -9,8 +9,7 @@ from typing import Any, Final
 from django.contrib import admin
 from django.db.models import TextField
 from django.db.models.functions import Cast
-from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -25,13 +24,16 @@ from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.retry_policy import describe_retry_policy
 from ...ops.task_options import describe_retention
 from ..ages import counted
+from ..base import QueueModelAdmin
 from ..copy_button import copy_button
 from ..formatting import as_json, format_time, masked_json, progress_bar, time_column
 from ..links import Links, schedule_link
 from ..status_text import status_badge, wait_text
 from .attempts import is_single_run, latest_attempts, process_of
 from .columns import with_pause
-from .run_again import RunAgainAdmin
+
+#: Maximum number of new runs that a page links.
+MAX_LINKED: Final = 5
 
 #: A task that is due within this time of its sending is due at once.
 _AT_ONCE: Final = timedelta(milliseconds=1)
@@ -59,12 +61,17 @@ def _is_wait_shown(task: Any) -> bool:
     return bool(task.attempt <= 1 and is_due and not task.blocked)
 
 
-class TaskFields(RunAgainAdmin):
+class TaskFields:
     """The fields of a task's page. One that says nothing of a task is empty.
 
-    The page has annotated the task with ``read_at``, the database's time, and set ``page_links``, ``page_node`` and
-    ``page_reruns``.
+    The task has the annotation ``read_at``, the database's time.
     """
+
+    def __init__(self, admin: QueueModelAdmin, task: Any, links: Links) -> None:
+        self.admin = admin
+        self.task = task
+        self.links = links
+        self.node = _node_of(task)
 
     page_sent_at = time_column("sent_at", _("sent at"), exactly=True)
     page_enqueued_at = time_column("enqueued_at", _("due at"), exactly=True, is_shown=_is_due_shown)
@@ -94,14 +101,13 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:
         """The page of its name, and the list of the tasks with this name."""
-        links = _links(task)
-        tasks = links.to_list(Task, gettext("All tasks of this name"), task_name=task.task_name, kind="all")
-        return format_html("{} · {}", links.to_task_name(task.task_name), tasks)
+        tasks = self.links.to_list(Task, gettext("All tasks of this name"), task_name=task.task_name, kind="all")
+        return format_html("{} · {}", self.links.to_task_name(task.task_name), tasks)
 
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:
         """The queue, linked to its tasks, and whether it is paused."""
-        link = _links(task).to_list(Task, task.queue_name, queue_name=task.queue_name)
+        link = self.links.to_list(Task, task.queue_name, queue_name=task.queue_name)
         return with_pause(link, task)
 
     @admin.display(description=_("attempts"))
@@ -132,7 +138,7 @@ class TaskFields(RunAgainAdmin):
             return "-"
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
         note = gettext("blocked") if task.blocked else gettext("has a place") if has_place else ""
-        return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), note)
+        return format_html('{} <span class="quiet">{}</span>', self.links.to(Limit, task.limit_key), note)
 
     @admin.display(description=_("group"))
     def page_group(self, task: Task) -> SafeString | str:
@@ -157,7 +163,7 @@ class TaskFields(RunAgainAdmin):
         """The worker that claimed it last."""
         if task.started_at is not None and not _is_start_shown(task):
             return ""
-        return _links(task).to(Worker, task.claimed_by_worker_id)
+        return self.links.to(Worker, task.claimed_by_worker_id)
 
     @admin.display(description=_("host, process"))
     def page_process(self, task: Task) -> str:
@@ -183,40 +189,44 @@ class TaskFields(RunAgainAdmin):
     @admin.display(description=_("workflow"))
     def page_workflow(self, task: Any) -> SafeString | str:
         """The workflow or batch that it is a task of, and its state."""
-        if task.page_node is None:
+        if self.node is None:
             return ""
-        workflow = task.page_node.workflow
+        workflow = self.node.workflow
         kind = gettext("batch") if workflow.is_batch else ""
         note = ", ".join(filter(None, (kind, str(workflow.get_status_display()) if workflow.status else "")))
         return format_html(
-            '{} <span class="quiet">{}</span>', _links(task).to(Workflow, workflow.pk, workflow.name), note
+            '{} <span class="quiet">{}</span>', self.links.to(Workflow, workflow.pk, workflow.name), note
         )
 
     @admin.display(description=_("node"))
     def page_node_id(self, task: Any) -> SafeString | str:
         """The node of the workflow that it is."""
-        if task.page_node is None:
+        if self.node is None:
             return ""
-        node = task.page_node
-        return _links(task).to(WorkflowTask, node.pk, node.node_id) if node.pk else ""
+        node = self.node
+        return self.links.to(WorkflowTask, node.pk, node.node_id) if node.pk else ""
 
     @admin.display(description=_("run again from"))
     def page_rerun_of(self, task: Any) -> SafeString | str:
         """The task that it is a new run of."""
-        return _links(task).to(Task, task.rerun_of_id)
+        return self.links.to(Task, task.rerun_of_id)
 
     @admin.display(description=_("run again as"))
     def page_rerun_as(self, task: Any) -> SafeString | str:
-        """The new runs of it."""
-        shown: SafeString | str = task.page_reruns
-        return shown
+        """The newest of the tasks that are new runs of it."""
+        if task.finished_at is None:
+            return ""
+        rows = Task.objects.using(task._state.db).filter(rerun_of_id=task.pk).order_by("-rerun_of_id", "-id")
+        keys = list(rows.values_list("pk", flat=True)[: MAX_LINKED + 1])
+        shown = format_html_join(", ", "{}", ((self.links.to(Task, key),) for key in keys[:MAX_LINKED]))
+        return format_html("{}, …", shown) if len(keys) > MAX_LINKED else shown
 
     @admin.display(description=_("schedule"))
     def page_schedule(self, task: Any) -> SafeString | str:
         """The schedule that sent it."""
         if task.schedule_id is None:
             return ""
-        return schedule_link(task.schedule_id, task._state.db, _links(task))
+        return schedule_link(task.schedule_id, task._state.db, self.links)
 
     @admin.display(description=_("scheduled for"))
     def page_scheduled_for(self, task: Task) -> str:
@@ -274,20 +284,21 @@ class TaskFields(RunAgainAdmin):
         if not contents.is_filled(part):
             return ""
         value = contents.visible(part)
-        shown = masked_json(part, value, contents.mask, contents.size(part), self._download_url(task, part))
+        shown = masked_json(
+            part, value, contents.mask, contents.size(part), self.admin.page_url("download", task.pk, part)
+        )
         button = copy_button(gettext("Copy"), target=f"horsies-text-{part}", show_label=True)
         return format_html('<div class="horsies-copied">{}{}</div>', shown, button)
 
-    def _download_url(self, task: Task, part: str) -> str:
-        return reverse(f"{self.admin_site.name}:{self._url_name('download')}", args=[task.pk, part])
 
-    def _url_name(self, page: str) -> str:
-        return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
-
-
-def _links(task: Any) -> Links:
-    links: Links = task.page_links
-    return links
+def _node_of(task: Task) -> WorkflowTask | None:
+    """Return the node that a task is, with its workflow; None for a task of its own. A deleted node has no key."""
+    if task.workflow_id is None:
+        return None
+    nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk).select_related("workflow")
+    columns = ("node_id", "workflow__name", "workflow__status", "workflow__is_batch")
+    gone = WorkflowTask(workflow=Workflow(pk=task.workflow_id, name=str(task.workflow_id), status=""))
+    return nodes.only(*columns).first() or gone
 
 
 #: Maximum number of gathered calls on a page.

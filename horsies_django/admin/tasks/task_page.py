@@ -5,28 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, Final, cast
 
-from django.contrib.admin.utils import label_for_field, unquote
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.contrib.admin.utils import label_for_field
+from django.http import HttpResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.results import OperationalCode
-from ...db.now import Now
-from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
+from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...ops.diagnosis import Reason, RelatedRow, reasons_of
 from ...ops.diagnosis.not_retried import why_not_retried
 from ...ops.diagnosis.reason import HELD_FOR, and_more
-from ...ops.payload_view.contents import PARTS, contents_of, error_data, with_payload_texts
+from ...ops.payload_view.contents import contents_of, error_data
 from ..ages import counted, relative_time
-from ..copy_button import COPY_CSS, COPY_JS
 from ..errors.rows import same_error_link
 from ..formatting import download_note, format_time, masked_json, text_block
 from ..links import Links
@@ -40,9 +34,7 @@ from .attempts import (
     latest_heartbeats,
     timeline,
 )
-from .columns import IS_QUEUE_PAUSED
 from .fields import TaskFields
-from .run_again import URL_NAME, linked_tasks
 
 #: The id of the block with the traceback at the top of the page.
 TRACEBACK: Final = "horsies-traceback-text"
@@ -124,70 +116,21 @@ OPTIONS: Final = Section(
 
 
 class TaskPage(TaskFields):
-    """The page of one task. It renders its sections itself; Django's form is empty."""
+    """The page of one task."""
 
-    change_form_template = "admin/horsies_django/task_page.html"
-    fieldsets: ClassVar[Any] = ((None, {"fields": ()}),)
-
-    class Media:
-        css: ClassVar[Any] = {"all": [*COPY_CSS["all"], "horsies_django/task.css"]}
-        js = ("horsies_django/live.js", *COPY_JS)
-
-    def get_urls(self) -> list[URLPattern]:
-        """Add a URL for downloading each large value in full."""
-        view = self.admin_site.admin_view(self.download_view)
-        own = path("<path:object_id>/download/<slug:part>/", view, name=self._url_name("download"))
-        return [own, *super().get_urls()]
-
-    def _fields(self, section: Section, task: Any) -> list[PageField]:
-        """Return the fields of a section that have a value."""
-        values = {name: getattr(self, name, lambda row, name=name: getattr(row, name))(task) for name in section.names}
-        return [
-            PageField(name, str(label_for_field(name, self.model, self)), value, name in _WIDE)
-            for name, value in values.items()
-            if value not in (None, "", "-", 0)
-        ]
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """For the page, read the large columns as text, and the database's current time."""
-        rows: QuerySet[Any] = super().get_queryset(request)
-        match = request.resolver_match
-        if match is None:
-            return rows
-        if match.url_name == self._url_name("change"):
-            rows = with_payload_texts(rows, *PARTS).annotate(read_at=Now(), is_queue_paused=IS_QUEUE_PAUSED)
-        if match.url_name == URL_NAME:
-            rows = with_payload_texts(rows, "args", "kwargs")
-        if match.url_name == self._url_name("download"):
-            rows = with_payload_texts(rows, *(PARTS.keys() & {str(match.kwargs.get("part"))}))
-        return rows
-
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Add the sections."""
-        task = kwargs.get("obj")
-        if task is not None:
-            links = Links(self.admin_site, request)
-            context |= self._page_context(task, links)
-        return super().render_change_form(request, context, *args, **kwargs)
-
-    def page_title(self, row: Any) -> str:
-        """Return the task's name; its id is a field."""
-        return str(row.task_name)
-
-    def _page_context(self, task: Any, links: Links) -> dict[str, Any]:
-        task.page_links = links
-        task.page_node = _node_of(task)
-        task.page_reruns = linked_tasks(task, links) if task.finished_at is not None else ""
+    def context(self) -> dict[str, Any]:
+        """Return what the page's template needs."""
+        task, links = self.task, self.links
         attempts = latest_attempts(task)
         beats = latest_heartbeats(task) if _has_relevant_beats(task) else []
         links.load_existing(Worker, _workers(task, attempts, beats), task._state.db)
         bars, legend = timeline(task, attempts)
         return {
             "live": task.finished_at is None,
-            "error": self._error(task, attempts, links),
+            "error": self._error(attempts),
             "reasons": [_reason_row(task, reason, links) for reason in reasons_of(task, task.read_at)],
             "sections": {
-                section.key: {"title": section.title, "fields": self._fields(section, task), "is_live": section.is_live}
+                section.key: {"title": section.title, "fields": self._fields(section), "is_live": section.is_live}
                 for section in (STATE, ARGUMENTS, RESULT, OPTIONS)
             },
             "zone": str(get_current_timezone()),
@@ -200,66 +143,63 @@ class TaskPage(TaskFields):
             "beats": heartbeat_rows(beats, task.read_at, links),
         }
 
-    def _error(self, task: Any, attempts: Sequence[TaskAttempt], links: Links) -> dict[str, Any] | None:
+    def _fields(self, section: Section) -> list[PageField]:
+        """Return the fields of a section that have a value."""
+        task = self.task
+        values = {name: getattr(self, name, lambda row, name=name: getattr(row, name))(task) for name in section.names}
+        return [
+            PageField(name, str(label_for_field(name, Task, cast("Any", self))), value, name in _WIDE)
+            for name, value in values.items()
+            if value not in (None, "", "-", 0)
+        ]
+
+    def _error(self, attempts: Sequence[TaskAttempt]) -> dict[str, Any] | None:
         """Return the error at the top of the page, and why the task was not retried."""
-        error = error_of(task)
+        task, error = self.task, error_of(self.task)
         if error is None:
             return None
         last = attempts[-1] if attempts else None
         return {
             "text": error,
-            "more": self._message_note(task, error.message),
-            "data": self._error_data(task),
+            "more": self._message_note(error.message),
+            "data": self._error_data(),
             "attempt": last.attempt if last is not None and task.finished_at is None else None,
             "traceback": text_block(error.traceback, end=True, key=TRACEBACK) if error.traceback else "",
             "traceback_key": TRACEBACK,
-            "same_error": same_error_link(task.fingerprint, links),
+            "same_error": same_error_link(task.fingerprint, self.links),
             "not_retried": why_not_retried(task, last if last is None or last.attempt == task.attempt else None),
         }
 
-    def _message_note(self, task: Task, message: str) -> SafeString | str:
+    def _message_note(self, message: str) -> SafeString | str:
         """Return a link to the whole result if the message of a failed task is too long for the page."""
-        if len(message) <= MAX_MESSAGE or task.finished_at is None:
+        if len(message) <= MAX_MESSAGE or self.task.finished_at is None:
             return ""
-        return download_note(MAX_MESSAGE, len(message), self._download_url(task, "result"))
+        return download_note(MAX_MESSAGE, len(message), self._result_url)
 
-    def _error_data(self, task: Task) -> SafeString | str:
+    def _error_data(self) -> SafeString | str:
         """Return the data of the error of a failed task, masked; the download of its result has all of it."""
-        contents = contents_of(task)
+        contents = contents_of(self.task)
         if contents.error.get("data") is None:
             return ""
         data = error_data(contents.stored("result"), contents.mask)
-        address = self._download_url(task, "result")
-        return masked_json("error-data", data, contents.mask, contents.size("result"), address)
+        return masked_json("error-data", data, contents.mask, contents.size("result"), self._result_url)
 
-    def download_view(self, request: HttpRequest, object_id: str, part: str) -> HttpResponse:
-        """Return a whole value as plain text, masked as on the page."""
-        if part not in PARTS:
-            raise Http404(gettext("A task has no %(name)s.") % {"name": part})
-        task = self.get_object(request, unquote(object_id))
-        if not self.has_view_permission(request, task):
-            raise PermissionDenied
-        if task is None:
-            return self.not_found(request, object_id)
-        return HttpResponse(
-            contents_of(task).text(part),
-            content_type="text/plain; charset=utf-8",
-            headers={
-                "Content-Disposition": f'attachment; filename="{task.pk}-{part}.txt"',
-                "X-Content-Type-Options": "nosniff",
-                "Cache-Control": "private, no-store",
-            },
-        )
+    @property
+    def _result_url(self) -> str:
+        return self.admin.page_url("download", self.task.pk, "result")
 
 
-def _node_of(task: Task) -> WorkflowTask | None:
-    """Return the node that a task is, with its workflow; None for a task of its own. A deleted node has no key."""
-    if task.workflow_id is None:
-        return None
-    nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk).select_related("workflow")
-    columns = ("node_id", "workflow__name", "workflow__status", "workflow__is_batch")
-    gone = WorkflowTask(workflow=Workflow(pk=task.workflow_id, name=str(task.workflow_id), status=""))
-    return nodes.only(*columns).first() or gone
+def download(task: Task, part: str) -> HttpResponse:
+    """Return a whole value as plain text, masked as on the page."""
+    return HttpResponse(
+        contents_of(task).text(part),
+        content_type="text/plain; charset=utf-8",
+        headers={
+            "Content-Disposition": f'attachment; filename="{task.pk}-{part}.txt"',
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "private, no-store",
+        },
+    )
 
 
 def _has_relevant_beats(task: Task) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +28,7 @@ from ...models import Task, Workflow, WorkflowTask
 from ...ops.metrics import Count, workflows
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows.lifecycle import RETRY_NODE
-from ..actions.action_admin import ActionAdmin
+from ..actions.action_admin import ActionAdmin, Button
 from ..actions.admin_action import AdminAction
 from ..ages import relative_time
 from ..copy_button import COPY_CSS, COPY_JS
@@ -171,13 +170,13 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
         """Return the workflow's name; its id is a field."""
         return str(row.name)
 
-    def buttons_of(self, request: HttpRequest, row: Any) -> list[tuple[Any, str]]:
+    def buttons_of(self, request: HttpRequest, row: Any) -> list[Button]:
         """Name a batch's failures as what they are: tasks."""
         buttons = super().buttons_of(request, row)
         if row is None or not row.is_batch:
             return buttons
         label = _("Retry failed tasks")
-        return [(replace(action, label=label) if action is RETRY else action, url) for action, url in buttons]
+        return [button._replace(label=label) if button.label == RETRY.label else button for button in buttons]
 
     def _page(self, request: HttpRequest, workflow: Workflow) -> WorkflowPage:
         from .workflow_page import WorkflowPage  # only here, because it imports the graph
