@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
@@ -18,8 +18,9 @@ from django.utils.translation import gettext as _
 
 from ..core.mask import Mask
 from ..core.numbers import fill_numbers, format_lower_bound, format_number
-from ..ops.metrics import Count
-from ..ops.payload_view.json_text import chunks, head
+
+if TYPE_CHECKING:
+    from ..ops.metrics import Count
 
 #: Maximum number of characters of one value on a page.
 MAX_SHOWN: Final = 16_384
@@ -110,6 +111,8 @@ def progress_bar(progress: Any) -> SafeString | str:
 
 def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
     """Return ``value`` as indented JSON; with a mask, sensitive keys are hidden."""
+    from ..ops.payload_view.json_text import chunks
+
     if value is None:
         return "-"
     return text_block(
@@ -123,6 +126,8 @@ def masked_json(name: str, value: Any, mask: Mask, size: int, address: str) -> S
     ``name`` is the prefix of the elements' ids. The block is folded if it is long. A value that is too
     long is truncated: ``size`` is its number of characters in the table, and ``address`` is the URL of the whole value.
     """
+    from ..ops.payload_view.json_text import head
+
     if value is None:
         return "-"
     text, is_all = head(value, mask, MAX_SHOWN)

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from ..models import Task
-from ..ops.inspector.task_states import Wait, wait_of
+from ..ops.task_states import Wait, wait_of
 
 
 def status_badge(row: Any) -> SafeString:

@@ -19,11 +19,9 @@ from django.utils.translation import ngettext
 
 from ...core.numbers import fill_numbers, format_lower_bound
 from ...core.operations import acting_as
-from ...ops.keyset.scan import BATCH
+from ...ops.keyset.scopes import BATCH
 from ..base import MAX_COUNTED, ReadOnlyAdmin
-from ..lists.changelist import KeysetChangeList
-from .admin_action import AdminAction
-from .bulk_action import BulkAction, log_action
+from .admin_action import AdminAction, log_action
 
 #: Parameter that the confirmation page posts.
 CONFIRMED = "confirmed"
@@ -124,6 +122,9 @@ class ActionAdmin(ReadOnlyAdmin):
         """Apply the action to the selected rows, or ask first. An action on all matching rows always asks."""
         form = self._action_form(action, request, rows)
         if request.POST.get("select_across", "0") not in ("", "0"):
+            from ..lists.changelist import KeysetChangeList
+            from .bulk_action import BulkAction
+
             changelist = self.get_changelist_instance(request)
             if isinstance(changelist, KeysetChangeList):
                 return BulkAction(self, request, changelist, action, form).response()

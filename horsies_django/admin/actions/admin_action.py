@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,8 @@ from ..base import is_read_only
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
+
+logger = logging.getLogger("horsies_django.admin")
 
 #: Permissions whose actions a read-only admin keeps.
 READ_ONLY_PERMISSIONS: Final = frozenset({"retry", "cancel"})
@@ -142,3 +145,10 @@ def all_rows(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Return all rows of the table in the database of ``rows``, without its filters."""
     every: QuerySet[Any] = rows.model._default_manager.using(rows.db)
     return every
+
+
+def log_action(request: HttpRequest, model: type[Model], action: str, done: int, left: int) -> None:
+    """Log the user, the action and the number of rows."""
+    logger.info(
+        "admin action=%r model=%s user=%s done=%d left_alone=%d", action, model._meta.label, request.user.pk, done, left
+    )

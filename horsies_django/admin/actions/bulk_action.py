@@ -9,7 +9,6 @@ where the last one stopped. It never changes more rows than announced.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core import signing
-from django.db.models import Model
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
@@ -30,12 +28,10 @@ from django.utils.translation import gettext as _
 from ...core.numbers import fill_numbers, format_number
 from ...ops.keyset.matching import MatchingRows, Tally
 from ..lists.changelist import KeysetChangeList
-from .admin_action import AdminAction
+from .admin_action import AdminAction, log_action
 
 if TYPE_CHECKING:
     from .action_admin import ActionAdmin
-
-logger = logging.getLogger("horsies_django.admin")
 
 #: Seconds of work per request.
 WORK_SECONDS: Final = 2.0
@@ -209,10 +205,3 @@ class BulkAction:
             change_message=f"{message} [{filters}]",
         )
         log_action(self.request, self.changelist.model, label, done, left)
-
-
-def log_action(request: HttpRequest, model: type[Model], action: str, done: int, left: int) -> None:
-    """Log the user, the action and the number of rows."""
-    logger.info(
-        "admin action=%r model=%s user=%s done=%d left_alone=%d", action, model._meta.label, request.user.pk, done, left
-    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import and_
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.apps import apps
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -23,7 +23,8 @@ from ...ops.metrics import Count
 from ..formatting import format_time
 from .choice_filters import ChoiceFilter
 from .list_state import NEWEST, OLDEST, SORT, FilterChip, SortOrder, StateTab, filter_chips, state_tabs
-from .search import Search, SearchAdmin
+from .search import Search
+from .search_admin import SearchAdmin
 
 #: The cursor's parameters.
 BEFORE, AFTER = "before", "after"
@@ -94,6 +95,10 @@ class KeysetChangeList(ChangeList):
     def after(self) -> Key | None:
         """The id after which the page begins."""
         return parse_key(self.model, self.cursors.get(AFTER))
+
+    @property
+    def _admin(self) -> SearchAdmin:
+        return cast("SearchAdmin", self.model_admin)
 
     # What the list shows: the state, the filters, the order.
 
@@ -166,19 +171,19 @@ class KeysetChangeList(ChangeList):
     def scan(self) -> KeysetScan:
         """The scan: the filtered rows with their scope and bounds."""
         criteria = (spec.criteria for spec in self.filter_specs if hasattr(spec, "criteria"))
-        return reduce(and_, criteria, self.search.criteria).scan(self.queryset, self.search.row_filter)
+        return KeysetScan(self.queryset, reduce(and_, criteria, self.search.criteria), self.search.row_filter)
 
     @cached_property
     def search(self) -> Search:
         """The parsed search."""
-        if isinstance(self.model_admin, SearchAdmin):
-            return self.model_admin.parse_search(self.query, self.root_queryset.db)
-        return Search()
+        return self._admin.parse_search(self.query, self.root_queryset.db)
 
     @cached_property
     def page(self) -> Page:
         """The page of rows."""
-        return self.load(self.scan)
+        page = self.load(self.scan)
+        self._admin.complete_rows(self.request, page.rows)
+        return page
 
     def load(self, scan: KeysetScan) -> Page:
         """Load the page of a scan, with its rows in the order of the list."""

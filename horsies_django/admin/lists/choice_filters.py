@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...ops.keyset.criteria import NOTHING, Criteria
-from .search import is_id
+from ...ops.keyset.keys import is_id
 
 
 class ChoiceFilter(admin.SimpleListFilter):

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import Q
 from django.http import HttpRequest
@@ -24,12 +24,14 @@ from ...core.results import ContractCode, OperationalCode, OutcomeCode
 from ...enqueue.task import HorsiesTask
 from ...models import Queue
 from ...models.operator_actions import ENGINE_TASK_PREFIX
-from ...ops.inspector.criteria import in_queue, of_task
 from ...ops.keyset import scopes
 from ...ops.keyset.criteria import Criteria
-from ...ops.metrics.tasks import KnownNames, known_names
+from ...ops.task_criteria import in_queue, of_task
 from ..base import queue_database
 from .choice_filters import FoldedFilter, form_of
+
+if TYPE_CHECKING:
+    from ...ops.metrics.tasks import KnownNames
 
 #: Maximum names that are links, and that the text box completes.
 MAX_LINKS: Final = 10
@@ -38,6 +40,8 @@ MAX_NAMES: Final = 500
 
 def names_for(request: HttpRequest) -> KnownNames:
     """Return the names of the roll-ups, read once in each request."""
+    from ...ops.metrics.tasks import KnownNames, known_names
+
     names = getattr(request, "_horsies_names", None)
     if not isinstance(names, KnownNames):
         database = queue_database()

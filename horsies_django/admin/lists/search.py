@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from django.contrib import messages
-from django.contrib.admin.views.main import SEARCH_VAR
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import OuterRef, Q, Subquery
 from django.db.models.fields.json import KT
 from django.db.models.lookups import IContains
-from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ...core.status import TASK_LIVE_STATES
 from ...models import TaskAttempt
-from ...ops.inspector.criteria import BY_STATE, in_queue
 from ...ops.keyset import scopes
 from ...ops.keyset.criteria import NOTHING, Criteria
-from ...ops.keyset.keys import KeyRange
+from ...ops.keyset.keys import KeyRange, is_id
 from ...ops.keyset.scan import RowFilter
-from ..base import QueueModelAdmin
+from ...ops.task_criteria import BY_STATE, in_queue
 from .payload_search import PathTerm, PayloadFilter
-
-HELP: Final = gettext_lazy(
-    "An id, part of a task name, state:failed, queue:emails, error:text, args.order.id:42, "
-    'args.shop:"North side", metadata.tenant:acme. Several terms must all match.'
-)
 
 #: Maximum number of terms of one search, of names of one path, and of characters of a search.
 MAX_TERMS: Final = 20
@@ -108,63 +97,6 @@ class Search:
     def hidden(self) -> list[str]:
         """The terms of which a mask has hidden values, after the scan."""
         return list(dict.fromkeys(term.name for term in self.payload if term.has_hidden))
-
-
-class SearchAdmin(QueueModelAdmin):
-    """Searches by terms, and shows messages about the search above the list."""
-
-    def parse_search(self, text: str, database: str) -> Search:
-        """Parse a search."""
-        raise NotImplementedError
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        """Search by the terms.
-
-        The change list scans the returned rows and applies the search's row filter. Elsewhere, such as in a project's
-        autocomplete field, one page of such a scan is searched.
-        """
-        if has_nul(request):
-            return queryset.none(), False
-        search = self.parse_search(search_term, queryset.db)
-        rows = search.criteria.filter(queryset)
-        if is_list(request):
-            return rows, False
-        page = search.criteria.scan(rows, search.row_filter).page()
-        return queryset.filter(pk__in=[row.pk for row in page.rows]), False
-
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Say what is invalid in the search, and where a mask has hidden values from it, which the scan finds out."""
-        response = super().changelist_view(request, extra_context)
-        listed = (getattr(response, "context_data", None) or {}).get("cl")
-        search = getattr(listed, "search", None)
-        if listed is None or not listed.query or not isinstance(search, Search):
-            return response
-        assert listed.page
-        if search.problem:
-            messages.error(request, search.problem)
-        if search.hidden:
-            names = {"names": ", ".join(f"“{name}”" for name in search.hidden)}
-            messages.warning(request, _("%(names)s: values that a mask hides are not searched.") % names)
-        return response
-
-
-def has_nul(request: HttpRequest) -> bool:
-    """Return whether the search has a NUL. Django shows an error for it and would then list everything."""
-    return "\0" in request.GET.get(SEARCH_VAR, "")
-
-
-def is_list(request: HttpRequest) -> bool:
-    """Return whether the request is for a change list."""
-    return request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
-
-
-def is_id(text: str) -> bool:
-    """Return whether the text is an id."""
-    with suppress(ValueError):
-        return bool(UUID(text.strip()))
-    return False
 
 
 def parse_search(text: str) -> Search:

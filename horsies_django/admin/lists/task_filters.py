@@ -21,10 +21,10 @@ from ...models.claim.query import not_past_deadline
 from ...models.error_group import is_fingerprint
 from ...models.filters import due_before
 from ...models.operator_actions import ENGINE_TASK_PREFIX
-from ...ops.inspector.criteria import BY_STATE, in_error_group
 from ...ops.keyset import scopes
 from ...ops.keyset.criteria import Criteria
 from ...ops.keyset.scopes import IndexRange, ScanScope
+from ...ops.task_criteria import BY_STATE, in_error_group
 from ..base import queue_database
 from ..links import can_view
 from .choice_filters import ChoiceFilter, FoldedFilter, LinkedFilter, form_of

@@ -24,7 +24,7 @@ from ..base import is_read_only, queue_database
 from ..change_message import describe_changes
 from ..form_fields import JSON_BOX, JSONPayloadField
 from ..lists.choice_filters import ChoiceFilter
-from ..lists.search import has_nul
+from ..lists.search_admin import has_nul
 from .columns import DISABLED
 from .form import ScheduleForm, backends
 from .page import SchedulePage

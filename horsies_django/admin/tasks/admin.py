@@ -23,8 +23,8 @@ from ..actions.admin_action import AdminAction
 from ..base import is_read_only
 from ..copy_button import COPY_CSS, COPY_JS
 from ..links import Links
-from ..lists import search
 from ..lists.name_filters import ErrorFilter, QueueFilter, TaskFilter
+from ..lists.search_admin import SearchAdmin
 from ..lists.task_filters import (
     AttemptsFilter,
     DueFilter,
@@ -44,10 +44,11 @@ from .columns import HELD_STATES, IS_QUEUE_PAUSED, TaskColumns
 from .task_actions import CANCEL_RUNNING, RETRY, TASK_ACTIONS, MoveForm
 
 if TYPE_CHECKING:
+    from ..lists.search import Search
     from .changelist import TaskChangeList
 
 
-class TaskAdmin(TaskColumns, search.SearchAdmin, ActionAdmin):
+class TaskAdmin(TaskColumns, SearchAdmin, ActionAdmin):
     """Lists all tasks, offers an operator's actions on them, and hands over to the pages of a task and of a name.
 
     A page's module is imported when the page is first opened.
@@ -78,7 +79,10 @@ class TaskAdmin(TaskColumns, search.SearchAdmin, ActionAdmin):
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("task_name",)
-    search_help_text = search.HELP
+    search_help_text = _(
+        "An id, part of a task name, state:failed, queue:emails, error:text, args.order.id:42, "
+        'args.shop:"North side", metadata.tenant:acme. Several terms must all match.'
+    )
     admin_actions = TASK_ACTIONS
 
     change_form_template = "admin/horsies_django/task_page.html"
@@ -135,9 +139,11 @@ class TaskAdmin(TaskColumns, search.SearchAdmin, ActionAdmin):
             rows = with_payload_texts(rows, *(PARTS.keys() & {str(match.kwargs.get("part"))}))
         return rows
 
-    def parse_search(self, text: str, database: str) -> search.Search:
+    def parse_search(self, text: str, database: str) -> Search:
         """Parse an id, a part of a name, or a qualifier such as ``error:text``."""
-        return search.parse_search(text)
+        from ..lists.search import parse_search
+
+        return parse_search(text)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Fill in the form's current values if one task is moved."""

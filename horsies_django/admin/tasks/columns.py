@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.numbers import format_duration
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...models import Queue, Task, Workflow
-from ...ops.inspector.task_states import Wait, wait_of
+from ...ops.task_states import Wait, wait_of
 from ..ages import age, relative_time
 from ..formatting import progress_bar
 from ..lists.cells import cell, short, short_id

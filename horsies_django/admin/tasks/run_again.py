@@ -33,7 +33,7 @@ from ...ops.inspector.run_again import (
     why_not_editable,
     why_not_run_again,
 )
-from ..actions.bulk_action import log_action
+from ..actions.admin_action import log_action
 from ..form_fields import JSONPayloadField
 
 if TYPE_CHECKING:

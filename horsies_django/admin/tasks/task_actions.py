@@ -15,7 +15,6 @@ from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINA
 from ...core.workflow_status import WorkflowStatus
 from ...models import Task, WorkflowTask
 from ...models.transitions import TaskQuerySet
-from ...ops.inspector.actions import delete_ended
 from ..actions.admin_action import AdminAction
 
 
@@ -93,6 +92,12 @@ def _cancelled(count: int) -> str:
     return ngettext("%d task cancelled.", "%d tasks cancelled.", count)
 
 
+def _delete(tasks: TaskQuerySet) -> int:
+    from ...ops.inspector.actions import delete_ended
+
+    return delete_ended(tasks)
+
+
 RETRY: Final = AdminAction(
     name="retry",
     label=_("Retry"),
@@ -158,7 +163,7 @@ DELETE: Final = AdminAction(
     label=_("Delete"),
     question=_("Delete %(rows)s?"),
     list_label=_("Delete selected finished tasks"),
-    act=delete_ended,
+    act=_delete,
     message=lambda count: ngettext("%d task deleted.", "%d tasks deleted.", count),
     statuses=TASK_TERMINAL_STATES,
     warning=_(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.contrib import admin
@@ -16,28 +16,15 @@ from ...core.numbers import format_duration
 from ...db.now import Now
 from ...models import Heartbeat, Task, Worker
 from ...ops.keyset.criteria import NOTHING, Criteria
-from ...ops.keyset.scan import Page
+from ...ops.keyset.keys import is_id
 from ...ops.keyset.scopes import ScanScope
 from ..base import ReadOnlyAdmin, queue_database
 from ..formatting import time_column
 from ..links import Links
-from ..lists.changelist import KeysetChangeList
-from ..lists.search import Search, SearchAdmin, is_id
+from ..lists.search_admin import SearchAdmin
 
-
-class HeartbeatChangeList(KeysetChangeList):
-    """Prepares the links of each heartbeat."""
-
-    @cached_property
-    def page(self) -> Page:
-        """The page's rows with what their columns need."""
-        page = super().page
-        links = Links(self.model_admin.admin_site, self.request)
-        links.load_existing(Task, {heartbeat.task_id for heartbeat in page.rows}, queue_database())
-        links.load_existing(Worker, {heartbeat.sender_id for heartbeat in page.rows}, queue_database())
-        for heartbeat in page.rows:
-            heartbeat.page_links = links
-        return page
+if TYPE_CHECKING:
+    from ..lists.search import Search
 
 
 class HeartbeatAdmin(SearchAdmin, ReadOnlyAdmin):
@@ -66,6 +53,8 @@ class HeartbeatAdmin(SearchAdmin, ReadOnlyAdmin):
 
     def parse_search(self, text: str, database: str) -> Search:
         """Find the heartbeats for a task by its id, which is indexed."""
+        from ..lists.search import Search
+
         if not text.strip():
             return Search()
         if not is_id(text):
@@ -73,9 +62,13 @@ class HeartbeatAdmin(SearchAdmin, ReadOnlyAdmin):
         rows = Q(task=UUID(text.strip()))
         return Search(Criteria(rows, ScanScope(partitions=(rows,))))
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeartbeatChangeList]:
-        """Return the change list that pages by keyset."""
-        return HeartbeatChangeList
+    def complete_rows(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        """Prepare the links of each heartbeat."""
+        links = Links(self.admin_site, request)
+        links.load_existing(Task, {heartbeat.task_id for heartbeat in rows}, queue_database())
+        links.load_existing(Worker, {heartbeat.sender_id for heartbeat in rows}, queue_database())
+        for heartbeat in rows:
+            heartbeat.page_links = links
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Prepare the links of the page."""

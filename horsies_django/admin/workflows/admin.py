@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +24,6 @@ from ...core.numbers import format_duration, format_number
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowStatus
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
-from ...ops.metrics import Count, workflows
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows.lifecycle import RETRY_NODE
 from ..actions.action_admin import ActionAdmin, Button
@@ -35,16 +33,17 @@ from ..copy_button import COPY_CSS, COPY_JS
 from ..formatting import as_json, time_column
 from ..links import Links, schedule_link
 from ..lists.cells import cell, short_id
-from ..lists.changelist import KeysetChangeList
-from ..lists.search import Search, SearchAdmin
+from ..lists.search_admin import SearchAdmin
 from ..lists.task_filters import ScheduleFilter
 from ..lists.time_filters import SentFilter
 from ..status_text import status_badge
+from .filters import NameFilter, TreeFilter, WorkflowStateFilter
 from .masking import mask_of_workflow
-from .search import HELP, NameFilter, TreeFilter, WorkflowStateFilter, parse_search
 from .workflow_actions import RETRY, WORKFLOW_ACTIONS, EventForm, nodes_run_again
 
 if TYPE_CHECKING:
+    from ..lists.search import Search
+    from .search import WorkflowChangeList
     from .workflow_page import WorkflowPage
 
 #: Columns that only the page shows.
@@ -73,7 +72,10 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("name",)
-    search_help_text = HELP
+    search_help_text = _(
+        "A workflow id, the beginning of a name, the unique key of an unfinished workflow, "
+        'args.order.id:42 or args.shop:"North side" for the input. Several terms must all match.'
+    )
     change_form_template = "admin/horsies_django/workflow_change_form.html"
     admin_actions = WORKFLOW_ACTIONS
     batch = 20  # each takes the workflow's lock and updates its nodes
@@ -137,10 +139,14 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
 
     def parse_search(self, text: str, database: str) -> Search:
         """Parse ids, beginnings of names, unique keys, and terms for the inputs."""
+        from .search import parse_search
+
         return parse_search(text, database)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowChangeList]:
         """Return the change list that pages by keyset."""
+        from .search import WorkflowChangeList
+
         return WorkflowChangeList
 
     def get_urls(self) -> list[URLPattern]:
@@ -354,17 +360,3 @@ def _awaited_events(workflow: Workflow | None) -> list[str]:
     nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, kind=NodeKind.EVENT)
     names = nodes.filter(completed_at__isnull=True).order_by("task_index").values_list("event_name", flat=True)[:100]
     return list(dict.fromkeys(filter(None, names)))
-
-
-class WorkflowChangeList(KeysetChangeList):
-    """Pages through the workflows by keyset."""
-
-    state_filter_class = WorkflowStateFilter
-
-    def state_counts(self) -> Mapping[str, Count]:
-        """Return the number of workflows in each state; nothing if more than the level narrows the list."""
-        levels = next((spec for spec in self.filter_specs if isinstance(spec, TreeFilter)), None)
-        if self.query or any(spec is not levels for spec in self.active_filters):
-            return {}
-        only = levels.criteria.rows if levels is not None else Q()
-        return workflows.count_by_state(self.root_queryset.db, only or Q(pk__isnull=False))

@@ -1,35 +1,27 @@
-"""Narrow the list of workflows: its filters, its search field, and the search of their inputs."""
+"""The list of workflows: the counts of its tabs, its search field, and the search of their inputs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from django.db import connections
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast
-from django.http import HttpRequest
-from django.utils.translation import gettext_lazy as _
 
 from ...core.mask import Mask, mask_of
-from ...core.workflow_status import WorkflowStatus
 from ...db.expressions import AnyOf, StoredSize, encode_pk, json_array
 from ...models import Workflow, WorkflowTask
 from ...ops.keyset.criteria import NOTHING, Criteria
 from ...ops.keyset.keys import Key
-from ...ops.keyset.scopes import TABLE, ScanScope
+from ...ops.metrics import Count, workflows
 from ...ops.payload_view.contents import decode
-from ...workflows.definition_registry import definition_registry
-from ..lists.choice_filters import ChoiceFilter, FoldedFilter
+from ..lists.changelist import KeysetChangeList
 from ..lists.payload_search import MAX_SEARCHED_BYTES, PathTerm, Payload, matches_all
 from ..lists.search import Search, Takes, Term, by_id, by_payload, combine
-
-HELP: Final = _(
-    "A workflow id, the beginning of a name, the unique key of an unfinished workflow, "
-    'args.order.id:42 or args.shop:"North side" for the input. Several terms must all match.'
-)
+from .filters import TreeFilter, WorkflowStateFilter
 
 QUALIFIERS: Final = {"name": Takes.WORD, "key": Takes.WORD, "args": Takes.PATH}
 
@@ -93,50 +85,15 @@ class InputFilter:
         return [key for key, payload in payloads.items() if matches_all(self._terms, payload)], size
 
 
-class WorkflowStateFilter(ChoiceFilter):
-    """Filters by status. All but COMPLETED have an index."""
+class WorkflowChangeList(KeysetChangeList):
+    """Pages through the workflows by keyset."""
 
-    title = _("state")
-    parameter_name = "state"
-    options: ClassVar = {
-        status.lower(): (
-            label,
-            Criteria(
-                Q(status=status),
-                TABLE if status == WorkflowStatus.COMPLETED else ScanScope(partitions=(Q(status=status),)),
-            ),
-        )
-        for status, label in WorkflowStatus.choices
-    }
+    state_filter_class = WorkflowStateFilter
 
-
-class TreeFilter(ChoiceFilter):
-    """Shows root workflows only, or subworkflows too."""
-
-    title = _("level")
-    parameter_name = "level"
-    default = "top"
-
-    options: ClassVar = {
-        "top": (_("top-level"), Criteria(Q(parent__isnull=True))),
-        "sub": (_("subworkflows"), Criteria(Q(parent__isnull=False))),
-        "all": (_("all"), Criteria()),
-    }
-
-
-class NameFilter(FoldedFilter):
-    """Filters by name: the definitions imported in this process, and the requested one."""
-
-    title = _("name")
-    parameter_name = "name"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the names; the search finds workflows with other names."""
-        return self.choices_with_selected(
-            request, {definition._meta.name for definition in definition_registry.definitions.values()}
-        )
-
-    def criteria_of(self, choice: str) -> Criteria:
-        """Names have an index."""
-        rows = Q(name=choice)
-        return Criteria(rows, ScanScope(partitions=(rows,)))
+    def state_counts(self) -> Mapping[str, Count]:
+        """Return the number of workflows in each state; nothing if more than the level narrows the list."""
+        levels = next((spec for spec in self.filter_specs if isinstance(spec, TreeFilter)), None)
+        if self.query or any(spec is not levels for spec in self.active_filters):
+            return {}
+        only = levels.criteria.rows if levels is not None else Q()
+        return workflows.count_by_state(self.root_queryset.db, only or Q(pk__isnull=False))

@@ -15,7 +15,7 @@ from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.management.tasks import act, enqueue, show
 from horsies_django.ops.inspector import Inspector, tasks
 from horsies_django.ops.inspector.inspector import PAGE
-from horsies_django.ops.inspector.task_states import ALLOWED
+from horsies_django.ops.task_states import ALLOWED
 
 _HELP: Final = """\
 List tasks, show them, and change them: by id, or all that match filters.

@@ -17,7 +17,7 @@ from horsies_django.core.printable import one_line
 from horsies_django.management.environment import parse_duration_flag
 from horsies_django.ops.inspector import Inspector, Report, Selection
 from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, TaskAction, move_action
-from horsies_django.ops.inspector.criteria import TaskFilters
+from horsies_django.ops.inspector.selection import TaskFilters
 
 #: How the output describes the processed tasks, by action.
 PARTICIPLES: Final = {

@@ -13,7 +13,7 @@ from horsies_django.core.printable import one_line
 from horsies_django.management.text_table import table
 from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
-from horsies_django.ops.inspector.task_states import WAITING, Wait
+from horsies_django.ops.task_states import WAITING, Wait
 
 from ...core.numbers import format_brief, format_relative
 from .act import parse_count, parse_filters, parse_ids

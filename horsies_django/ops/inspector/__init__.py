@@ -12,10 +12,10 @@ Report(action='run', done=4012, left=0, reasons={}, skipped=(), is_dry=False)
 
 from __future__ import annotations
 
+from ..task_states import State
 from .delete_queue import DeletedQueue, QueueNotEmpty, delete_queue
 from .inspector import Inspector, tasks
 from .selection import Report, Selection, Skipped
-from .task_states import State
 from .task_values import TaskDetail, TaskSummary
 
 __all__ = [

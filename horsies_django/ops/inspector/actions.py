@@ -16,7 +16,7 @@ from ...db.now import Now
 from ...models.operator_actions import ENGINE_TASK_PREFIX, backends_with, checked_priority
 from ...models.transitions import TaskQuerySet
 from ...reaper import prune
-from .task_states import ENDED, WAITING, State, state_of
+from ..task_states import ENDED, WAITING, State, state_of
 
 
 class Candidate(NamedTuple):

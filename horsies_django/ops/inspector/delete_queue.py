@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from ...core.operations import log_operation
 from ...models import Queue, Task
-from .criteria import TaskFilters
-from .selection import Selection
-from .task_states import ENDED, HELD, WAITING, State
+from ..keyset.scan import KeysetScan
+from ..task_states import ENDED, HELD, WAITING, State
+from .selection import Selection, TaskFilters
 
 #: The states of tasks that have not ended.
 _LIVE: Final = WAITING | HELD
@@ -59,9 +59,10 @@ def delete_queue(name: str, database: str, *, force: bool = False) -> DeletedQue
 def _refuse(name: str, database: str, states: frozenset[State], more: str = "") -> None:
     """Raise QueueNotEmpty if the queue has a task in one of these states."""
     criteria = TaskFilters.of(status=states, queue=name).criteria
-    task = next(iter(criteria.scan(criteria.filter(Task.objects.using(database))).first(1)), None)
-    if task is None:
+    tasks = KeysetScan(criteria.filter(Task.objects.using(database)), criteria).first(1)
+    if not tasks:
         return
+    (task,) = tasks
     is_held = task.claimed
     how = "Pause it and cancel them, or wait until they end" if is_held else "Cancel or move them, or use force"
     live = "that a worker holds" if is_held else "that wait"

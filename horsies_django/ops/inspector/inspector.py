@@ -21,10 +21,10 @@ from ...enqueue.task import HorsiesTask
 from ...models import Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.transitions import TaskQuerySet
+from ..keyset.scan import KeysetScan
+from ..task_states import State
 from .actions import TaskAction
-from .criteria import FilterArguments, TaskFilters
-from .selection import MISSING, Report, Selection, Skipped
-from .task_states import State
+from .selection import MISSING, FilterArguments, Report, Selection, Skipped, TaskFilters
 from .task_values import TaskDetail, TaskSummary, task_detail, task_summaries, with_summary_columns
 
 #: Default number of tasks on a page.
@@ -68,7 +68,8 @@ class Inspector:
         self, filters: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
     ) -> Iterator[Sequence[TaskSummary]]:
         """Yield pages until there are no more tasks."""
-        scan = filters.criteria.scan(with_summary_columns(cast("TaskQuerySet", filters.criteria.filter(self.rows))))
+        criteria = filters.criteria
+        scan = KeysetScan(with_summary_columns(cast("TaskQuerySet", criteria.filter(self.rows))), criteria)
         before = None if after is None else parse_uuid(after, "after")
         while rows := scan.first(size, before):
             yield task_summaries(rows)

@@ -5,22 +5,109 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self, cast
+from datetime import timedelta
+from functools import reduce
+from operator import and_
+from typing import Any, Final, Self, TypedDict, cast
 from uuid import UUID
 
+from django.db.models import Q
+
 from ...core.operations import log_operation
+from ...core.option_parsers import parse_duration
+from ...db.expressions import NowPlus
+from ...models.error_group import FINGERPRINT_LENGTH, is_fingerprint
 from ...models.transitions import TaskQuerySet
+from ..keyset.criteria import Criteria
 from ..keyset.matching import MatchingRows
+from ..keyset.scan import KeysetScan
+from ..task_criteria import in_error_group, in_queue, in_states, of_task
+from ..task_states import ALLOWED, State, parse_states
 from . import actions
 from .actions import Candidate, TaskAction, candidates
-from .criteria import TaskFilters
-from .task_states import State
 
 #: The reason for an id without a task.
 MISSING: Final = "there is no such task"
 
 #: Maximum number of skipped tasks that a report names; it counts the others.
 MAX_NAMED: Final = 1_000
+
+
+class FilterArguments(TypedDict, total=False):
+    """Filters as callers of the inspector pass them; None means no filter.
+
+    ``status`` is one state or several, ``task`` a name or an alias, ``older_than`` the least age (seconds, a timedelta
+    or a string such as ``"7d"``), and ``error`` a fingerprint.
+    """
+
+    status: State | str | Iterable[State | str] | None
+    queue: str | None
+    task: str | None
+    older_than: timedelta | float | str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilters:
+    """Filters for tasks. None, or an empty set of states, means no filter.
+
+    ``task`` may be an alias of a name. ``error`` is a fingerprint: failed and retrying tasks have that of their last
+    attempt.
+    """
+
+    states: frozenset[State] = frozenset()
+    queue: str | None = None
+    task: str | None = None
+    older_than: timedelta | None = None
+    error: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        status: State | str | Iterable[State | str] | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        older_than: timedelta | float | str | None = None,
+        error: str | None = None,
+    ) -> Self:
+        """Build filters from a caller's arguments. Raises ValueError that names the allowed values."""
+        for name, text in (("queue", queue), ("task", task)):
+            if text is not None and (not isinstance(text, str) or not text or "\0" in text):
+                raise ValueError(f"{name} is {text!r}; allowed: a name.")
+        states = frozenset() if status is None else parse_states(status)
+        if status is not None and not states:
+            raise ValueError(f"status is {status!r}; allowed: one or more of {ALLOWED}.")
+        if error is not None and not (isinstance(error, str) and is_fingerprint(error)):
+            raise ValueError(f"error is {error!r}; allowed: a fingerprint, {FINGERPRINT_LENGTH} digits from 0-9a-f.")
+        return cls(states=states, queue=queue, task=task, older_than=_age(older_than), error=error)
+
+    @property
+    def criteria(self) -> Criteria:
+        """The criteria of the matching tasks.
+
+        ``older_than`` compares ``sent_at`` although ids contain a time, because callers may choose their own ids.
+        """
+        parts = [
+            in_states(self.states) if self.states else None,
+            in_queue(self.queue) if self.queue is not None else None,
+            of_task(self.task) if self.task is not None else None,
+            in_error_group(self.error) if self.error is not None else None,
+        ]
+        if self.older_than is not None:
+            parts.append(Criteria(Q(sent_at__lte=NowPlus(-self.older_than.total_seconds()))))
+        return reduce(and_, (part for part in parts if part is not None), Criteria())
+
+
+def _age(value: timedelta | float | str | None) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError:
+        raise ValueError(
+            f"older_than is {value!r}; allowed: seconds, a timedelta, or a text like 90s, 12h, 7d."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +247,7 @@ class Selection:
         Raises ValueError if the action takes none of the filter's states.
         """
         criteria = replace(self.filters, states=self.states(action)).criteria
-        return MatchingRows.now(criteria.scan(criteria.filter(self.rows)))
+        return MatchingRows.now(KeysetScan(criteria.filter(self.rows), criteria))
 
     def states(self, action: TaskAction) -> frozenset[State]:
         """Return the states of the filter that the action takes. Raises ValueError if there is none."""

@@ -35,7 +35,7 @@ from ..payload_view.contents import (
 from ..payload_view.excerpt import MAX_LENGTH, excerpt_of, with_short_arguments
 from ..payload_view.json_text import chunks, head
 from ..payload_view.retry_policy import describe_retry_policy
-from .task_states import State, Wait, state_of, wait_of
+from ..task_states import State, Wait, state_of, wait_of
 
 #: The fields of an attempt.
 ATTEMPT_FIELDS: Final = (

@@ -8,7 +8,6 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 
 from .keys import KeyRange
-from .scan import KeysetScan, RowFilter
 from .scopes import TABLE, ScanScope
 
 
@@ -42,12 +41,6 @@ class Criteria:
     def filter(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows that match."""
         return rows.none() if self.matches_none else rows.filter(self.rows)
-
-    def scan(self, rows: QuerySet[Any], row_filter: RowFilter | None = None) -> KeysetScan:
-        """Return a scan of rows that were filtered by these criteria. ``row_filter`` may drop more of them."""
-        # The tasks of one queue may lie behind any number of others, where an index range is sorted by queue.
-        scope = self.scope.for_queue(self.queue) if self.queue else self.scope
-        return KeysetScan(rows, scope, self.bounds, row_filter)
 
 
 #: Matches no row.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -40,6 +41,13 @@ def id_at(moment: datetime) -> UUID:
 def created_at(key: Key) -> datetime:
     """Return the time in a UUIDv7, by the clock of the process that made it."""
     return datetime.fromtimestamp(min(key.int >> 80, _LAST_MS) / 1_000, UTC)
+
+
+def is_id(text: str) -> bool:
+    """Return whether the text is an id."""
+    with suppress(ValueError):
+        return bool(UUID(text.strip()))
+    return False
 
 
 def parse_key(model: type[Model], text: str | None) -> Key | None:

@@ -17,7 +17,8 @@ from django.utils.translation import gettext as _
 from ...core.numbers import format_number
 from ...db.now import Now
 from .keys import Key, offset_key
-from .scan import BATCH, KeysetScan
+from .scan import KeysetScan
+from .scopes import BATCH
 
 
 @dataclass(frozen=True, slots=True)

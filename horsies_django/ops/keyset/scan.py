@@ -16,8 +16,9 @@ from django.db import connections
 from django.db.models import F, Q, QuerySet, Subquery
 
 from ...db.expressions import AnyOf, InSubquery, encode_pk, json_array
-from .keys import Key, KeyRange, created_at, offset_key
-from .scopes import MAX_INDEX_ROWS, TABLE, ScanScope
+from .criteria import Criteria
+from .keys import Key, created_at, offset_key
+from .scopes import BATCH, MAX_INDEX_ROWS, ScanScope
 
 #: Takes rows that match the query; returns the ids of those that may appear, and the number of bytes that it has read.
 RowFilter: TypeAlias = Callable[[QuerySet[Any]], tuple[Iterable[Key], int]]
@@ -45,9 +46,6 @@ FIRST_INDEX_CHUNK: Final = 200
 
 #: Divides the chunk size for a partition, whose rows are far apart.
 _PARTITION_DIVISOR: Final = 6
-
-#: Maximum number of rows in a batch.
-BATCH: Final = 500
 
 
 class Chunk(NamedTuple):
@@ -102,14 +100,13 @@ class Page:
 
 @dataclass(frozen=True)
 class KeysetScan:
-    """A scan of ``rows`` within ``scope`` and ``bounds``, of which ``row_filter`` may drop some.
+    """A scan of ``rows``, which were filtered by ``criteria`` and of which ``row_filter`` may drop more.
 
     The filter reads whole rows, so each page has a :class:`FilterBudget` for it.
     """
 
     rows: QuerySet[Any]
-    scope: ScanScope = TABLE
-    bounds: KeyRange = field(default_factory=KeyRange)
+    criteria: Criteria = field(default_factory=Criteria)
     row_filter: RowFilter | None = None
 
     def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
@@ -264,6 +261,12 @@ class KeysetScan:
 
     # Chunks of the scope.
 
+    @cached_property
+    def scope(self) -> ScanScope:
+        """Where to scan. The tasks of one queue may lie behind any number of others, so an index is read there only."""
+        scope, queue = self.criteria.scope, self.criteria.queue
+        return scope.for_queue(queue) if queue else scope
+
     def _chunks(self, start: Key | None, sizes: tuple[int, ...], *, is_down: bool) -> Iterator[Chunk]:
         if self.rows.query.is_empty():
             yield Chunk((), None)
@@ -320,7 +323,7 @@ class KeysetScan:
 
     def _between(self, start: Key | None, end: Key | None, *, is_down: bool) -> Q:
         """Return the condition for rows after ``start`` up to and including ``end``, or up to the bound."""
-        low, high = self.bounds.low, self.bounds.high
+        low, high = self.criteria.bounds.low, self.criteria.bounds.high
         rows = Q()
         if is_down:
             rows &= Q(pk__lte=high) if high and (start is None or start > high) else Q(pk__lt=start) if start else Q()

@@ -19,6 +19,9 @@ from ...models.filters import IS_HELD, in_error_group
 #: Maximum number of rows of an index range that are read at once.
 MAX_INDEX_ROWS: Final = 10_000
 
+#: Maximum number of rows in a batch.
+BATCH: Final = 500
+
 #: More partitions than any scope has.
 _MANY: Final = 100
 

@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from horsies_django import TaskStatus, task
 from horsies_django.core.compat import task_backends
 from horsies_django.models import ErrorGroup, Rollup, Task, TaskAttempt
+from horsies_django.ops.keyset.criteria import Criteria
 from horsies_django.ops.keyset.scan import KeysetScan
 from horsies_django.ops.keyset.scopes import of_error_group
 from horsies_django.reaper import rollup
@@ -129,7 +130,7 @@ def test_a_task_that_the_previous_release_completed_is_not_in_the_group():
         task_name="x", status="FAILED", failed_at=Now(), fingerprint="a" * 12, error_code="UNHANDLED_EXCEPTION"
     )
 
-    found = KeysetScan(Task.objects.filter(task_name="x"), of_error_group("a" * 12)).page().rows
+    found = KeysetScan(Task.objects.filter(task_name="x"), Criteria(scope=of_error_group("a" * 12))).page().rows
 
     assert found == [new]
     assert old.fingerprint

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from ...core.status import TaskStatus
+from ..core.status import TaskStatus
 
 
 class State(StrEnum):
