@@ -238,6 +238,11 @@ class ExecutionResult:
         return self.execution.claimed
 
     @property
+    def may_wait(self) -> bool:
+        """Whether no workflow and no limit waits for this end."""
+        return self.claimed.workflow_id is None and self.claimed.limit_key is None
+
+    @property
     def is_final(self) -> bool:
         """Whether no further attempt follows, as far as this worker knows."""
         return self.completion.delay is None

@@ -65,6 +65,14 @@ class Command(Enum):
     ABORT = auto()  # hand back what runs and exit
 
 
+class Gather(Enum):
+    """Which results wake a waiting producer only once others have gathered."""
+
+    NONE = auto()
+    ALL = auto()  # all slots are busy: a result wakes it when a thread has nothing left to run; a notification does not
+    RESULTS = auto()  # claims follow each other fast, and take along the results that nothing waits for
+
+
 InboxItem = ExecutionResult | NotStarted | Command | TaskReady | SlotFreed
 
 
@@ -89,13 +97,16 @@ class Inbox:
         self._items: deque[InboxItem] = deque()
         self._event = WakeEvent()
         self._source: InboxSource | None = None
-        self._is_gathering = False
+        self._gather = Gather.NONE
         self._is_polling = False
 
     def put(self, item: InboxItem) -> None:
         """Add an item and wake the producer."""
         self.add(item)
-        self.wake(has_next=type(item) is ExecutionResult and item.execution.has_next)
+        if type(item) is not ExecutionResult:
+            self.wake()
+        elif not (self._gather is Gather.RESULTS and item.may_wait):
+            self.wake(has_next=item.execution.has_next)
 
     def add(self, item: InboxItem) -> None:
         """Add an item. The caller wakes the producer soon with :meth:`wake`."""
@@ -103,7 +114,7 @@ class Inbox:
 
     def wake(self, *, has_next: bool = False) -> None:
         """Wake the producer, unless it gathers results and others follow at once."""
-        if has_next and self._is_gathering:
+        if has_next and self._gather is Gather.ALL:
             return
         self._event.set()
         if self._is_polling:  # a thread that begins to poll sets this first and then checks the items
@@ -125,29 +136,28 @@ class Inbox:
             self._wakeup_reader.close()
             self._wakeup_writer.close()
 
-    def take(self, timeout: float, *, gathers: bool = False) -> list[InboxItem]:
+    def take(self, timeout: float, gather: Gather = Gather.NONE) -> list[InboxItem]:
         """Wait for an item, at most ``timeout`` seconds; return all items that are there.
 
-        A producer that ``gathers`` has all its slots busy: it receives no notifications, and results wake it only when
-        a thread has nothing left to run. A wake-up for each would cost more than the results.
+        Results that ``gather`` do not end the wait: a wake-up for each would cost more than the results.
         """
         with self.progress:
             if self._source is not None:
                 self._source.receive(is_readable=False)
+            self._gather = gather  # before the items are checked: a thread adds its item first
             if not self._items and timeout > 0:
-                if gathers or self._source is None:
-                    self._wait(timeout, gathers=gathers)
+                if gather is Gather.ALL or self._source is None:
+                    self._wait(timeout)
                 else:
                     self._poll(self._source, timeout)
+            self._gather = Gather.NONE
         return [self._items.popleft() for _ in range(len(self._items))]
 
-    def _wait(self, timeout: float, *, gathers: bool) -> None:
+    def _wait(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        self._is_gathering = gathers
         # The event may have been set for an item that was taken since.
         while not self._items and self._event.wait(deadline - time.monotonic()):
             pass
-        self._is_gathering = False
 
     def _poll(self, source: InboxSource, timeout: float) -> None:
         poll = select.poll()

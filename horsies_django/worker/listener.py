@@ -92,6 +92,11 @@ class Listener:
         completions.unregister_sink(self._config.database, self._completion_notifier)
         self._completion_notifier.close()
 
+    @property
+    def has_subscribers(self) -> bool:
+        """Whether any process waits for the ends of tasks."""
+        return self._completion_notifier.has_subscribers
+
     def record_useful(self) -> None:
         """Record that the last notification has led to a claim: only useless ones are limited."""
         self._notification_limit.give_back()

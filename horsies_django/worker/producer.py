@@ -28,13 +28,13 @@ from ..workflows import gateway
 from . import console_logging
 from .config import Until
 from .execution import Execution, ExecutionResult, NotStarted
-from .inbox import Command, InboxItem
+from .inbox import Command, Gather, InboxItem
 from .listener import POLL_DELAY
 from .poll import Poller
 from .runner_state import NEVER, RunnerState
 from .slot_pool import SlotPool
 from .started_registry import ExitReason
-from .tick import Ticker
+from .tick import RESULT_WAIT, Ticker
 from .watchdog import INTERRUPT_INTERVAL, Watchdog
 
 logger = logging.getLogger("horsies_django.worker")
@@ -116,8 +116,7 @@ class Producer:
         """Wait for something to do, and do it."""
         state, poller = self._state, self._poller
         was_busy = any(pool.queues for pool in state.pools)
-        seconds, gathers = self._wait()
-        self._receive(state.inbox.take(seconds, gathers=gathers))
+        self._receive(state.inbox.take(*self._wait()))
         self._watch_executions()
         now = time.monotonic()
         if now >= state.results.retry_at:
@@ -145,12 +144,12 @@ class Producer:
 
     # When something is due.
 
-    def _wait(self) -> tuple[float, bool]:
+    def _wait(self) -> tuple[float, Gather]:
         """Return for how many seconds nothing is due if nothing arrives, and whether results gather meanwhile."""
         state = self._state
         now = time.monotonic()
         if self._has_to_write() or self._poller.is_due():
-            return max(0.0, self._next_tick_at() - now), True
+            return max(0.0, self._next_tick_at() - now), Gather.ALL
         times = [
             now + MAX_WAIT,
             state.next_heartbeat,
@@ -170,7 +169,11 @@ class Producer:
             times.append(state.stop_by)
         if state.has_room():
             times.append(self._poller.interval.next_poll)
-        return max(0.0, min(times) - now), False
+        gathering = Gather.NONE
+        if now < (results_due_at := self._results_due_at()):
+            gathering = Gather.RESULTS
+            times.append(results_due_at)
+        return max(0.0, min(times) - now), gathering
 
     def _is_tick_due(self) -> bool:
         return self._has_to_write() and time.monotonic() >= self._next_tick_at()
@@ -178,7 +181,9 @@ class Producer:
     def _has_to_write(self) -> bool:
         """Whether there is something for a tick to write."""
         state, now = self._state, time.monotonic()
-        if state.is_in_doubt or state.results.ready or now >= state.next_heartbeat:
+        if state.is_in_doubt or now >= state.next_heartbeat:
+            return True
+        if state.results.ready and now >= self._results_due_at():
             return True
         may_claim = state.may_claim
         for pool in state.pools:
@@ -191,6 +196,20 @@ class Producer:
         if self._state.stop_by is None and any(pool.has_waiting for pool in self._state.pools):
             return self._ticker.ended_at + MIN_TICK_INTERVAL
         return 0.0
+
+    def _results_due_at(self) -> float:
+        """When results are stored if no claim takes them along before: at once, unless claims follow each other fast.
+
+        Results that something waits for are stored at once: the next nodes of a workflow, a place of a limit, a caller.
+        """
+        state, ticker = self._state, self._ticker
+        if not (ticker.claims_fast and state.may_claim and self._store.selector.is_plain):
+            return 0.0
+        if state.listener.has_subscribers or any(pool.queues or pool.prefetch for pool in state.pools):
+            return 0.0
+        if not all(result.may_wait for result in state.results.ready):
+            return 0.0
+        return ticker.ended_at + RESULT_WAIT
 
     @property
     def _mark_nodes_at(self) -> float:
