@@ -65,11 +65,11 @@ def reads_typed(alias: object, is_typed: bool) -> bool:
 
 def horsies_backend(alias: str) -> ConfiguredBackend:
     """Return the backend of an alias. Raises ValueError if there is none or it is of another kind."""
-    backends = {backend.alias: backend for backend in all_backends()}
-    if alias not in backends:
-        aliases = ", ".join(map(repr, backends)) or "none"
+    backend = task_backends[alias] if alias in task_backends.settings else None
+    if not isinstance(backend, ConfiguredBackend):
+        aliases = ", ".join(repr(backend.alias) for backend in all_backends()) or "none"
         raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {aliases}.")
-    return backends[alias]
+    return backend
 
 
 class Loading:

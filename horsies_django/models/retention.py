@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from django.db.models import (
     Case,
@@ -24,6 +24,7 @@ from django.db.models import (
 from django.db.models.functions import Coalesce
 
 from ..core.backends import backends_on
+from ..core.compat import task_backends
 from ..core.options import Options
 from ..core.retention import finite
 from ..core.status import TASK_TERMINAL_STATES, TaskStatus
@@ -104,12 +105,12 @@ class _Settings:
 
 
 def _settings(database: str) -> _Settings:
-    """Return the settings, cached on a backend object, which Django replaces when settings change."""
-    backends = backends_on(database)
-    attributes: dict[str, Any] = vars(next(iter(backends.values()))) if backends else {}
-    if "retention_settings" not in attributes:
-        attributes["retention_settings"] = _read_settings(_options(database), database)
-    return cast("_Settings", attributes["retention_settings"])
+    """Return the settings, cached on the first backend object, which Django replaces when settings change."""
+    backend: Any = next((task_backends[alias] for alias in task_backends), None)
+    cache: dict[str, _Settings] = vars(backend).setdefault("retention_settings", {}) if backend else {}
+    if database not in cache:
+        cache[database] = _read_settings(_options(database), database)
+    return cache[database]
 
 
 def _read_settings(backends: Mapping[str, Options], database: str) -> _Settings:

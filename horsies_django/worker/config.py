@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from django.db import connections
@@ -33,7 +34,7 @@ class Until(StrEnum):
     DRAINED = "drained"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerConfig:
     """What a worker does. Travels to its runners as JSON. Durations are seconds."""
 
@@ -79,7 +80,7 @@ class WorkerConfig:
         config = cls(backend, names, tuple(exclude_queues), **asdict(alias.config.worker))
         return replace(config, **changes)
 
-    @property
+    @cached_property
     def options(self) -> Options:
         """The options of the backend."""
         return horsies_backend(self.backend).config
