@@ -212,17 +212,6 @@ def send(alias: str, payloads: Iterable[str], channel: str = postgres.CHANNEL) -
             raise
 
 
-def send_on(connection: postgres.NotifyConnection, alias: str, payloads: Iterable[str], channel: str) -> None:
-    """Do as :func:`send` on a connection for notifications alone. Raises psycopg.Error when it is lost."""
-    if _limiter.is_paused(alias):
-        return
-    try:
-        connection.notify(channel, payloads)
-    except Exception as error:
-        if not pause_if_full(alias, error):
-            raise
-
-
 def pause_if_full(alias: str, error: Exception) -> bool:
     """Whether an error says that the server's queue of notifications is full. Logs that, and sends none for a while."""
     if not is_notify_queue_full(error):

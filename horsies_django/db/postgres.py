@@ -6,8 +6,7 @@ The only module that uses psycopg.
 from __future__ import annotations
 
 import functools
-import selectors
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Self, cast
 from weakref import WeakKeyDictionary
@@ -300,13 +299,6 @@ def or_lock(alias: str, model: type[models.Model], name: str) -> str:
     return f"ON CONFLICT ({column}) WHERE {condition} DO UPDATE SET {column} = {table}.{column} WHERE false"
 
 
-def is_lost(error: Exception) -> bool:
-    """Whether an error says that the database is unavailable, or that a connection to it was lost."""
-    import psycopg
-
-    return isinstance(error, psycopg.Error | OSError)
-
-
 #: Maximum notifications that are kept until the next receive: each prompts a poll, and one poll serves them all.
 MAX_RECEIVED: Final = 1_000
 
@@ -369,54 +361,3 @@ class ConnectionListener:
     def _on_notification(self, payload: str) -> None:
         if len(self._received) < MAX_RECEIVED:
             self._received.append(payload)
-
-
-class NotifyConnection:
-    """A connection for notifications alone: it receives those of a channel, if one is given, and can send.
-
-    It is outside Django's wrapper and any pool, for one thread. Raises psycopg.Error when it is lost.
-    """
-
-    def __init__(self, alias: str, channel: str | None, name: str) -> None:
-        import psycopg
-
-        parameters: dict[str, Any] = {**NETWORK, **connections[alias].get_connection_params()}
-        for key in ("cursor_factory", "context"):  # of Django, not of psycopg
-            parameters.pop(key, None)
-        parameters["application_name"] = f"horsies {name}"[:63]
-        self._connection = psycopg.connect(**parameters, autocommit=True)
-        self._received: list[str] = []
-        self._connection.add_notify_handler(lambda notice: self._received.append(notice.payload))
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._connection, selectors.EVENT_READ)
-        try:
-            if channel is not None:
-                self._connection.execute(f"LISTEN {channel}")
-        except psycopg.Error:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._selector.close()
-        self._connection.close()
-
-    def receive(self, timeout: float) -> list[str]:
-        """Return the notifications that have arrived; wait at most ``timeout`` seconds for the first."""
-        if not self._received and self._selector.select(timeout):
-            self._connection.pgconn.consume_input()
-            while notice := self._connection.pgconn.notifies():
-                self._received.append(notice.extra.decode(errors="replace"))
-        received, self._received[:] = self._received[:], []
-        return received
-
-    def notify(self, channel: str, payloads: Iterable[str]) -> None:
-        """Notify the listeners of ``channel``."""
-        for payload in payloads:
-            self._connection.execute(_NOTIFY_ALONE, [channel, payload])

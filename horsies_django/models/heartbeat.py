@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
-from django.db.models import F, Value
+from django.db.models import Case, F, Value, When
 from django.utils.translation import gettext_lazy as _
 
-from ..core.status import BeatRole
+from ..core.status import BeatRole, TaskStatus
 from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField
 from ..db.now import Now
@@ -18,17 +18,18 @@ from ..db.statements import Statement
 class HeartbeatQuerySet(models.QuerySet["Heartbeat"]):
     """Heartbeats are written in bulk and never changed."""
 
-    def beat(self, tasks: models.QuerySet[Any], role: BeatRole, sender_id: str, hostname: str, pid: int) -> None:
-        """Write one heartbeat for each of ``tasks`` that still exists."""
+    def beat(self, held: models.QuerySet[Any], sender_id: str, hostname: str, pid: int) -> None:
+        """Write one heartbeat for each of these tasks, which a worker holds."""
+        is_running = When(status=TaskStatus.RUNNING, then=Value(BeatRole.RUNNER.value))
         columns = {
             "task_id": F("pk"),
-            "role": Value(role.value),
+            "role": Case(is_running, default=Value(BeatRole.CLAIMER.value)),
             "sender_id": Value(sender_id),
             "sent_at": Now(),
             "hostname": Value(hostname),
             "pid": Value(pid),
         }
-        Statement.insert(self.model, tasks, columns).run(tasks.db)
+        Statement.insert(self.model, held, columns).run(held.db)
 
 
 class Heartbeat(models.Model):

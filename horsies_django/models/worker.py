@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from enum import StrEnum
 from typing import Any, Self
 
-from django.db import connections, models, transaction
+from django.db import models, transaction
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
 from ..db.constraints import values_in_range
-from ..db.expressions import BoundParam, NowPlus, Param
+from ..db.expressions import NowPlus
 from ..db.fields import DateTimeField, JSONField, strings_in
 from ..db.notifications import notify_worker_request_after_commit
 from ..db.now import Now
-from ..db.statements import Statement
 
 
 class WorkerRequest(StrEnum):
@@ -62,19 +60,6 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Return what its row asks of the worker."""
         row = self.filter(pk=worker_id).values_list("stop_requested_at", "quiet_since").first()
         return WorkerRequest.GONE if row is None else worker_request(*row)
-
-    def beat_idle(self, worker_id: str, memory: int) -> bool | None:
-        """Record a heartbeat of a worker that by its memory holds no task, in one statement on PostgreSQL.
-
-        Returns whether the table says that it holds one. Returns None, and records nothing, if the worker is asked to
-        stop, is quiet, or its row was deleted or is locked.
-        """
-        statement = compile_idle_beat(self.db)
-        parameters = {"worker_id": worker_id, "memory": memory}
-        with connections[self.db].cursor() as cursor:
-            cursor.execute(statement.sql, statement.bind(parameters))
-            row = cursor.fetchone()
-        return None if row is None else bool(row[0])
 
     def deregister(self, worker_id: str) -> None:
         """Delete the row of a worker that has stopped, unless another transaction has locked it.
@@ -229,18 +214,3 @@ def worker_request(stop_requested_at: Any, quiet_since: Any) -> WorkerRequest:
     if stop_requested_at:
         return WorkerRequest.STOP
     return WorkerRequest.QUIET if quiet_since else WorkerRequest.CONTINUE
-
-
-@functools.cache
-def compile_idle_beat(database: str) -> Statement:
-    """Compile :meth:`WorkerQuerySet.beat_idle`. See :func:`~.queue_scan.compile_scan`."""
-    from .task import Task
-
-    worker_id = BoundParam(Param("worker_id"), Worker._meta.get_field("id"))
-    memory = BoundParam(Param("memory"), Worker._meta.get_field("memory"))
-    mine = Worker.objects.using(database)._unlocked(worker_id).accepting()
-    with transaction.atomic(using=database, savepoint=False):  # elsewhere Django compiles no SELECT … FOR UPDATE
-        update = Statement.update(mine, last_beat_at=Now(), memory=memory)
-    held = Task.objects.using(database).held_by(worker_id)
-    exists = Statement.part(held.values_list("pk")[:1])
-    return Statement.compose("{update} RETURNING EXISTS ({exists})", update=update, exists=exists)

@@ -11,7 +11,6 @@ from uuid import UUID
 from django.db.models import F
 
 from ..core.options import Options, RecoveryOptions
-from ..core.status import BeatRole
 from ..db.now import Now
 from ..models import Heartbeat, Lease, Task, Worker
 
@@ -90,7 +89,7 @@ class OutageDetector:
         Worker.objects.using(self._database).filter(pk="").update(last_beat_at=Now())
         tasks = Task.objects.using(self._database).filter(pk=_NO_TASK)
         tasks.update(timeout=F("timeout"))
-        Heartbeat.objects.using(self._database).beat(tasks, BeatRole.RUNNER, "", "", 0)
+        Heartbeat.objects.using(self._database).beat(tasks, "", "", 0)
 
 
 def outage_grace(recovery: RecoveryOptions) -> float:

@@ -12,7 +12,7 @@ from ..core.backends import all_backends
 from ..db import inserts, now
 from ..db.clock import database_now
 from ..enqueue import call_builder
-from ..models import queue_scan, worker
+from ..models import queue_scan
 
 
 class _Travel(ContextDecorator):
@@ -68,7 +68,7 @@ def travel_to(when: datetime) -> _Travel:
 def _move_to(offset: timedelta) -> None:
     now.move_to(offset)
     # What was compiled before has the former now.
-    caches: list[Any] = [inserts.columns_with_defaults, queue_scan.compile_scan, worker.compile_idle_beat]
+    caches: list[Any] = [inserts.columns_with_defaults, queue_scan.compile_scan]
     for cached in caches:
         cached.cache_clear()
     call_builder.forget_builders()

@@ -13,6 +13,7 @@ from django.db import Error, connections
 
 from ..core.sync import Mailbox
 from ..db import completions, notifications, postgres
+from ..db.connection import own_connection
 from ..db.notifications import (
     MAX_NAME_LENGTH,
     REVOKED,
@@ -238,27 +239,24 @@ class CompletionNotifier:
         self._completed.put(None)
 
     def _run(self) -> None:
-        while self._should_run():
-            try:
-                with postgres.NotifyConnection(self._database, None, self._name) as connection:
-                    while self._should_run():
-                        self._publish(connection)
-            except Exception as error:  # waiters go on polling
-                if postgres.is_lost(error):
+        with own_connection(self._database, self._name, waits=True):
+            while self._should_run():
+                try:
+                    connections[self._database].ensure_connection()
+                    self._publish()
+                except Error as error:  # waiters go on polling
                     logger.info("completions not sent error=%s", error)
-                else:
-                    logger.exception("completion notifier failed")
-                time.sleep(_RETRY_INTERVAL)
-        connections.close_all()
+                    connections[self._database].close()
+                    time.sleep(_RETRY_INTERVAL)
 
     def _should_run(self) -> bool:
         with self._lock:
             self._is_running = self._is_running and self.has_subscribers
             return self._is_running
 
-    def _publish(self, connection: postgres.NotifyConnection) -> None:
+    def _publish(self) -> None:
         """Wait for completions, send all that there are, and pause."""
         if keys := self._completed.take(self._subscribed_until - time.monotonic()):
             payloads = completions.dumps([key for key in keys if key is not None])
-            notifications.send_on(connection, self._database, payloads, postgres.COMPLETIONS)
+            notifications.send(self._database, payloads, postgres.COMPLETIONS)
             time.sleep(MIN_INTERVAL)

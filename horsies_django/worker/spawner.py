@@ -16,14 +16,11 @@ from typing import Final
 
 from django.conf import settings
 from django.core.cache import caches
-from django.db import Error, connections
+from django.db import connections
 
 from ..core.cron import cron_problems
 from ..core.sync import MAX_WAIT
-from ..db import postgres
-from ..db.connection import own_connection
 from ..models.queue_scan import compile_scan
-from ..models.worker import compile_idle_beat
 from . import state_files
 from .code_version import code_version
 from .config import WorkerConfig
@@ -172,13 +169,8 @@ class Spawner:
         from ..workflows.engine import repair  # noqa: F401  # this imports the whole engine, which others import late
 
         list(cron_problems("* * * * *"))  # imports croniter
-        database = self._config.database
         code_version(self._config.options)
-        compile_scan(database, (False, True))
-        with suppress(Error), own_connection(database, "supervisor", is_busy=True):
-            connections[database].ensure_connection()
-            if postgres.can_listen(database):
-                compile_idle_beat(database)
+        compile_scan(self._config.database, (False, True))
 
     def close(self) -> None:
         """End the fork server; the runners go on."""

@@ -17,7 +17,7 @@ from ..core.process_memory import resident_bytes
 from ..core.queue_policy import POLICY_COLUMNS
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
-from ..core.status import AttemptOutcome, BeatRole, TaskStatus
+from ..core.status import AttemptOutcome, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import primary_message, row_by_row
@@ -43,10 +43,6 @@ from .slot_pool import SlotPool
 
 #: Seconds for which policies of queues are not read again; a busy worker polls more often.
 POLICY_TTL: Final = 0.2
-
-#: Claims above which a statement reads all rows of this worker instead of naming each: thousands of keys take longer to
-#: send than rows to read.
-MANY: Final = 1_000
 
 #: Seconds for which a worker skips locked rows after it has waited for one in vain, or has skipped one.
 SKIP_LOCKED_FOR: Final = 60.0
@@ -130,48 +126,25 @@ class WorkerStore:
         if is_new and retention.refresh_queue_settings(self._config.database, self.selector.retention):
             self._claims.clear()
 
-    def heartbeat(self, pools: Sequence[SlotPool], *, is_quiet: bool) -> WorkerRequest:
-        """Record that the worker is alive and still holds its tasks, in one statement for each role.
+    def heartbeat(self, *, is_quiet: bool, is_holding: bool) -> WorkerRequest:
+        """Record that the worker is alive and, if it ``is_holding`` tasks, that it still holds them.
 
         Return what its row asks of the worker. If the row was deleted, write it again, with whether it ``is_quiet``.
+        Tasks that this worker does not know were handed back just now, in the same transaction.
         """
         runner = self._runner
         request = self.workers.beat(runner.worker_id, resident_bytes())
         if request is WorkerRequest.GONE:
             self.register(is_quiet=is_quiet)
         self.ping()
-        held = {
-            BeatRole.RUNNER: [execution.claimed for pool in pools for execution in pool.running.values()],
-            BeatRole.CLAIMER: [claim for pool in pools for claim in pool.prefetched],
-        }
-        for role, claims in held.items():
-            if claims:
-                status = TaskStatus.RUNNING if role is BeatRole.RUNNER else TaskStatus.CLAIMED
-                if len(claims) > MANY:  # unknown ones were handed back just now, in the same transaction
-                    tasks = self.tasks.held_by(runner.worker_id).filter(status=status)
-                else:
-                    tasks = self.tasks.under_claims(claims, status, runner.worker_id)
-                beats = Heartbeat.objects.using(self._config.database)
-                beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
+        if is_holding:
+            beats = Heartbeat.objects.using(self._config.database)
+            beats.beat(self._held, runner.worker_id, runner.hostname, runner.pid or 0)
         return request
 
-    def idle_heartbeat(self, *, is_quiet: bool) -> tuple[WorkerRequest, bool]:
-        """Record that the worker is alive, which by its memory holds nothing: one statement and a ping on PostgreSQL.
-
-        Return what its row asks of the worker, and whether the table says that it holds a task.
-        """
-        if postgres.can_listen(self._config.database):
-            holds_task = self.workers.beat_idle(self._runner.worker_id, resident_bytes())
-            if holds_task is not None:
-                self.ping()
-                return WorkerRequest.CONTINUE, holds_task
-        return self.heartbeat((), is_quiet=is_quiet), self._held.exists()
-
-    def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
-        """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""
-        keys = {claim.task_id for claim in claims}
-        running = self.running if len(keys) > MANY else self.running.filter(pk__in=keys)
-        return set(running.values_list("pk", "claim")) if keys else set()
+    def still_held(self, tasks: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
+        """Return which tasks this worker runs by the table, and under which claims; nothing if ``tasks`` are none."""
+        return set(self.running.values_list("pk", "claim")) if tasks else set()
 
     @property
     def running(self) -> TaskQuerySet:

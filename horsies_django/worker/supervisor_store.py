@@ -11,7 +11,6 @@ from typing import Final
 
 from django.db import Error, connections
 
-from ..core.status import BeatRole, TaskStatus
 from ..core.sync import Mailbox
 from ..db.connection import own_connection
 from ..db.errors import lacks_privilege
@@ -119,12 +118,9 @@ class SupervisorStore:
     def _send_heartbeat(self, heartbeat: _HeartbeatJob) -> None:
         database = self._config.database
         held = Task.objects.using(database).held_by(heartbeat.worker_id)
-        roles = {BeatRole.RUNNER: TaskStatus.RUNNING, BeatRole.CLAIMER: TaskStatus.CLAIMED}
         try:
             Worker.objects.using(database).beat(heartbeat.worker_id)
-            for role, status in roles.items():
-                tasks = held.filter(status=status)
-                Heartbeat.objects.using(database).beat(tasks, role, heartbeat.worker_id, HOSTNAME, heartbeat.pid)
+            Heartbeat.objects.using(database).beat(held, heartbeat.worker_id, HOSTNAME, heartbeat.pid)
         except Error as error:
             logger.warning("runner heartbeat not sent id=%s error=%s", heartbeat.worker_id, error)
             connections[database].close()

@@ -34,8 +34,8 @@ logger = logging.getLogger("horsies_django.worker")
 #: Seconds from the beginning of a tick for which its claims need no check: a reaper takes them much later.
 CLAIM_CONFIRMED_FOR: Final = 0.5
 
-#: Seconds for which results wait for the next claim, as long as claims follow each other within this time. So they share
-#: its statement, and one task that comes alone is completed at once.
+#: Seconds for which results wait for the next claim, as long as claims follow each other within this time, so that they
+#: share its statement. The result of a task that comes alone is stored at once.
 RESULT_WAIT: Final = 0.005
 
 #: Seconds until the next attempt to hand back tasks whose workflow another transaction has locked.
@@ -83,12 +83,7 @@ class Ticker:
         """Write a tick. Raises django.db.Error or AdvanceFailed; the transaction may have committed even then."""
         state = self._state
         try:
-            if not state.is_holding and not any(pool.queues for pool in state.pools):
-                # An idle worker needs no transaction.
-                request, is_in_doubt = self._store.idle_heartbeat(is_quiet=state.is_quiet)
-                tick = Tick(has_heartbeat=True, request=request, is_in_doubt=is_in_doubt)
-            else:
-                tick = self._write()
+            tick = self._write()
         except (Error, AdvanceFailed) as error:
             state.is_in_doubt = True
             if isinstance(error, Error) and postgres.is_lock_timeout(error):
@@ -129,7 +124,9 @@ class Ticker:
                 if is_in_doubt or is_heartbeat_due:  # a transaction in doubt may commit later still
                     self._store.hand_back_unknown(self._state.known_claims)
                 if is_heartbeat_due:
-                    tick.request = self._store.heartbeat(self._state.pools, is_quiet=self._state.is_quiet)
+                    tick.request = self._store.heartbeat(
+                        is_quiet=self._state.is_quiet, is_holding=self._state.is_holding
+                    )
                 with self._store.pipeline() if nodes else nullcontext():
                     self._store.note_progress(noted)
                     self._store.save([end for end in ends if not end.is_success])

@@ -11,7 +11,6 @@ from ..core.exceptions import TaskRevoked, TaskTimeLimit
 from ..core.process_memory import resident_bytes
 from .execution import CANCEL_GRACE, Execution
 from .runner_state import NEVER, RunnerState
-from .store import MANY
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -24,9 +23,6 @@ MIN_CHECK_INTERVAL: Final = 0.1
 #: Seconds between two attempts to interrupt an execution that was asked to stop.
 INTERRUPT_INTERVAL: Final = 0.1
 
-#: Seconds for which a check may count tasks instead of comparing their claims.
-COMPARE_INTERVAL: Final = 10.0
-
 _MEGABYTE: Final = 1024 * 1024
 
 
@@ -37,7 +33,6 @@ class Watchdog:
         self._state = state
         self._stuck: set[Execution] = set()
         self._checked_at = -NEVER
-        self._compared_at = -NEVER
         self._is_check_requested = False
         self._measured_at = -NEVER
 
@@ -99,33 +94,25 @@ class Watchdog:
         state, executions = self._state, self._state.executions
         for execution, note in state.store.note_progress(executions).items():
             execution.stored_progress = note
-        may_count = len(executions) > MANY and time.monotonic() < self._compared_at + COMPARE_INTERVAL
-        if not (may_count and self._holds_all(len(executions))):
-            results = () if state.is_in_doubt else state.results.all
-            ended = [result.execution for result in results if not result.is_stored]
-            held = state.store.still_held([execution.claimed for execution in (*executions, *ended)])
-            for execution in ended:
-                if (execution.task_id, execution.claimed.claim) not in held:
+        results = () if state.is_in_doubt else state.results.all
+        ended = [result.execution for result in results if not result.is_stored]
+        held = state.store.still_held([execution.claimed for execution in (*executions, *ended)])
+        for execution in ended:
+            if (execution.task_id, execution.claimed.claim) not in held:
+                execution.request_stop(TaskRevoked)
+        for pool in state.pools:
+            for execution in pool.running.values():
+                if (execution.task_id, execution.claimed.claim) in held or execution.stop_reason is not None:
+                    continue
+                if not execution.has_returned:
+                    message = "task revoked id=%s: it is asked to stop"
+                    logger.warning(message, execution.task_id, extra=log_attributes(execution.claimed))
                     execution.request_stop(TaskRevoked)
-            for pool in state.pools:
-                for execution in pool.running.values():
-                    if (execution.task_id, execution.claimed.claim) in held or execution.stop_reason is not None:
-                        continue
-                    if not execution.has_returned:
-                        message = "task revoked id=%s: it is asked to stop"
-                        logger.warning(message, execution.task_id, extra=log_attributes(execution.claimed))
-                        execution.request_stop(TaskRevoked)
-                        pool.watch(execution)
-                        execution.interrupt()
-            self._compared_at = time.monotonic()
+                    pool.watch(execution)
+                    execution.interrupt()
         self._checked_at = time.monotonic()
         self._is_check_requested = False
         return True
-
-    def _holds_all(self, running: int) -> bool:
-        """Whether the table says that this worker runs as many tasks as it knows of. To compare 10,000 takes longer."""
-        withdrawn = sum(len(pool.withdrawn) for pool in self._state.pools)
-        return self._state.store.running.count() == running + withdrawn + len(self._state.results.all)
 
     def check_memory(self) -> None:
         """Note that the process takes more than ``max_memory_mb``; measured once a second, until then."""

@@ -248,7 +248,8 @@ def test_a_worker_without_heartbeats_is_reported_as_silent(status):
     assert reason.code is ReasonCode.SILENT
     assert reason.when - row_of(handle).claimed_at == timedelta(seconds=120)
 
-    Heartbeat.objects.beat(Task.objects.all(), role, "w", "host", 1)
+    for task in Task.objects.all():
+        Heartbeat.objects.create(task=task, role=role, sender_id="w", hostname="host", pid=1)
     assert "SILENT" not in codes(handle)
 
 

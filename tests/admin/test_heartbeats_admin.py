@@ -20,7 +20,8 @@ def handles():
     sent = [tasks.noop.send() for _ in range(3)]
     Worker.objects.register("w<b>", "", "host", 1)
     for role in BeatRole:
-        Heartbeat.objects.beat(Task.objects.all(), role, "w<b>", "<i>host", 1)
+        for task in Task.objects.all():
+            Heartbeat.objects.create(task=task, role=role, sender_id="w<b>", hostname="<i>host", pid=1)
     return sent
 
 
@@ -52,7 +53,8 @@ def test_a_search_finds_the_heartbeats_of_a_task(client, handles):
 
 def test_the_pages_of_the_list_show_each_heartbeat_once(client, handles):
     for _ in range(20):
-        Heartbeat.objects.beat(Task.objects.all(), BeatRole.RUNNER, "w<b>", "host", 1)
+        for task in Task.objects.all():
+            Heartbeat.objects.create(task=task, role=BeatRole.RUNNER, sender_id="w<b>", hostname="host", pid=1)
     client = log_in(client, "view_heartbeat")
 
     for query, count in (("?", 66), (f"?q={handles[0].id}", 22)):

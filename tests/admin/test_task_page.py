@@ -232,7 +232,7 @@ def test_the_page_escapes_every_stored_value(client):
     Task.objects.filter(pk=row.pk).update(progress=progress, checkpoint=SCRIPT, result={"ok": SCRIPT}, **names)
     TaskAttempt.objects.update(hostname=SCRIPT, worker_id=SCRIPT)
     Worker.objects.register(SCRIPT, "", SCRIPT, 1)
-    Heartbeat.objects.beat(Task.objects.filter(pk=row.pk), BeatRole.RUNNER, SCRIPT, SCRIPT, 1)
+    Heartbeat.objects.create(task_id=row.pk, role=BeatRole.RUNNER, sender_id=SCRIPT, hostname=SCRIPT, pid=1)
 
     html = html_of(client, row)
 
@@ -388,7 +388,7 @@ def test_a_running_task_shows_progress_and_heartbeats(client):
     handle = running(tasks.noop.send(), progress={"done": 4, "total": 10, "message": "rows"})
     Worker.objects.register("w", "", "host", 1)
     for _ in range(12):
-        Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), BeatRole.RUNNER, "w", "host", 1)
+        Heartbeat.objects.create(task_id=handle.id, role=BeatRole.RUNNER, sender_id="w", hostname="host", pid=1)
 
     html = html_of(client, handle)
 

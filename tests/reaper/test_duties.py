@@ -96,7 +96,7 @@ def test_a_stale_run_fails_if_its_policy_excludes_crashes_or_is_used_up():
 )
 def test_a_heartbeat_keeps_a_task_with_its_worker(status, role):
     handle = hold(status)
-    Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), role, "dead", "host", 1)
+    Heartbeat.objects.create(task_id=handle.id, role=role, sender_id="dead", hostname="host", pid=1)
 
     reap()
 
@@ -107,7 +107,7 @@ def test_a_heartbeat_keeps_a_task_with_its_worker(status, role):
 def test_a_heartbeat_of_another_role_or_worker_does_not_keep_a_task(heartbeat):
     role, sender = heartbeat
     handle = hold(TaskStatus.RUNNING)
-    Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), role, sender, "host", 1)
+    Heartbeat.objects.create(task_id=handle.id, role=role, sender_id=sender, hostname="host", pid=1)
 
     reap()
 

@@ -18,7 +18,6 @@ from horsies_django.worker.inbox import Inbox
 from horsies_django.worker.poll import Poller, PollInterval
 from horsies_django.worker.runner_state import RunnerState
 from horsies_django.worker.slot_pool import SlotPool, StartAheadTuner
-from horsies_django.worker.store import WorkerStore
 from horsies_django.worker.tick import Ticker
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -60,7 +59,7 @@ def test_an_idle_worker_executes_few_statements_per_second(worker, tmp_path):
     rate = (statements(tally) - before) / (time.monotonic() - since)
     print(f"idle: {rate:.2f} statements a second")
     # Without LISTEN, each runner polls once a second, and the scheduler looks once a second.
-    assert rate <= (1.5 if connection.vendor == "postgresql" else 2.5)
+    assert rate <= (1.6 if connection.vendor == "postgresql" else 2.5)
 
 
 def count_statements(act):
@@ -70,17 +69,18 @@ def count_statements(act):
 
 
 @pytest.mark.once
-def test_the_intervals_of_an_idle_worker_leave_at_most_1_5_statements_a_second():
+def test_the_intervals_of_an_idle_worker_leave_at_most_1_6_statements_a_second():
     """As the test before, but without a clock: counts of what it does, by the intervals at which it does that."""
     if connection.vendor == "sqlite":
         return
     config = WorkerConfig.of("default", processes=2)
     recovery, poll_interval = config.options.recovery, PollInterval(config.poll_interval, config.processes)
     pools = [SlotPool(is_async, 1, 0, InlineExecutor(print), StartAheadTuner(1, 0)) for is_async in (False, True)]
-    store = WorkerStore(config, WorkerInfo("w", "host", 1))
+    state = RunnerState(config, "w", Inbox(), pools)
+    state.next_heartbeat = 0.0
+    ticker, store = Ticker(state, Poller(state)), state.store
     store.register()
     store.scan(pools)
-    store.idle_heartbeat(is_quiet=False)  # it compiles the statement
     scheduler = Scheduler(config.options, "default")
     scheduler.expect_notifications(60)
     reaper = Reaper(config.options, "default", on_pass=lambda _: reaper.stop())
@@ -88,16 +88,17 @@ def test_the_intervals_of_an_idle_worker_leave_at_most_1_5_statements_a_second()
     poll_interval.set_notified(True)
 
     beat, poll = (
-        count_statements(lambda: store.idle_heartbeat(is_quiet=False)),
+        count_statements(ticker.write),
         count_statements(lambda: store.scan(pools)),
     )
     look, reap = count_statements(scheduler.run_once), count_statements(reaper.run)
 
-    assert (beat, poll, look) == (2, 1, 1)  # a heartbeat, and a notification to itself
+    # In a transaction, which tasks it holds, and a heartbeat; after it a notification to itself.
+    assert (beat, poll, look) == (5, 1, 1)
     runner = beat / recovery.heartbeat_interval + poll / poll_interval.longest_pause
     rate = reap / recovery.check_interval + look / scheduler.run_once().pause + config.processes * runner
     print(f"{reap} statements a pass of the reaper, {rate:.2f} a second in all")
-    assert rate <= 1.5
+    assert rate <= 1.6
 
 
 @pytest.mark.once

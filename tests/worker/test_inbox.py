@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 from django.db import Error, connection, connections
@@ -11,10 +12,11 @@ from horsies_django.db.connection import own_connection
 from horsies_django.db.notifications import SCHEDULES_CHANGED, TaskReady
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import ExecutionResult
-from horsies_django.worker.inbox import Command, Inbox
+from horsies_django.worker.inbox import Command, Gather, Inbox
 from horsies_django.worker.listener import Listener
 from horsies_django.worker.started_registry import Notice
 from tests.conftest import wait_until
+from tests.notify_connection import NotifyConnection
 
 
 class SocketListener:
@@ -85,10 +87,13 @@ class Ended:
 
     def __init__(self, *, has_next):
         self.has_next, self.started_at = has_next, 0.0
+        self.claimed = SimpleNamespace(workflow_id=None, limit_key=None)
 
 
-def ended(*, has_next):
-    return ExecutionResult(Ended(has_next=has_next), completion=None)
+def ended(*, has_next=False, **columns):
+    result = ExecutionResult(Ended(has_next=has_next), completion=None)
+    vars(result.claimed).update(columns)
+    return result
 
 
 @pytest.mark.parametrize("is_listening", [True, False])
@@ -98,11 +103,11 @@ def test_results_wake_a_gathering_producer_only_when_a_thread_has_nothing_left_t
     taken, is_woken = [], threading.Event()
 
     def gather():
-        taken.extend(inbox.take(60, gathers=True))
+        taken.extend(inbox.take(60, Gather.ALL))
         is_woken.set()
 
     threading.Thread(target=gather, daemon=True).start()
-    wait_until(lambda: inbox._is_gathering)
+    wait_until(lambda: inbox._gather is Gather.ALL)
     for result in results[:2]:
         inbox.put(result)
     assert not is_woken.wait(0.2)
@@ -112,16 +117,47 @@ def test_results_wake_a_gathering_producer_only_when_a_thread_has_nothing_left_t
     assert taken == results
 
 
+@pytest.mark.parametrize("is_listening", [True, False])
+def test_results_wait_for_the_next_claim_unless_a_workflow_or_a_limit_waits_for_them(listener, is_listening):
+    inbox = listener.inbox if is_listening else Inbox()
+    waiting, urgent = [ended(), ended()], [ended(workflow_id="a"), ended(limit_key="b")]
+    taken, is_woken = [], threading.Semaphore(0)
+
+    def gather():
+        for _ in urgent:
+            taken.append(inbox.take(60, Gather.RESULTS))
+            is_woken.release()
+
+    threading.Thread(target=gather, daemon=True).start()
+    for first, last in zip(waiting, urgent, strict=True):
+        wait_until(lambda: inbox._gather is Gather.RESULTS)
+        inbox.put(first)
+        inbox.put(last)
+        assert is_woken.acquire(timeout=10)
+
+    assert taken == [[first, last] for first, last in zip(waiting, urgent, strict=True)]
+
+
+def test_a_notification_takes_along_the_results_that_wait(listener):
+    results = [ended(), ended()]
+    threading.Timer(0.05, lambda: ([*map(listener.inbox.put, results)], listener.remote.send(b"!"))).start()
+
+    assert listener.inbox.take(10, Gather.RESULTS) == [*results, Command.POLL]
+    for result in results:
+        listener.inbox.put(result)
+    assert listener.inbox.take(10, Gather.RESULTS) == results
+
+
 def test_a_command_wakes_a_gathering_producer(listener):
     threading.Timer(0.05, listener.inbox.put, (Command.STOP,)).start()
 
-    assert listener.inbox.take(10, gathers=True) == [Command.STOP]
+    assert listener.inbox.take(10, Gather.ALL) == [Command.STOP]
 
 
 def test_a_gathering_producer_receives_no_notification(listener):
     listener.remote.send(b"!")
 
-    assert listener.inbox.take(0.01, gathers=True) == []
+    assert listener.inbox.take(0.01, Gather.ALL) == []
     assert listener.inbox.take(10) == [Command.POLL]
 
 
@@ -146,8 +182,8 @@ def database_listener(transactional_db):
 
 def notify(text):
     """Send a notification on another connection."""
-    with postgres.NotifyConnection("default", None, "test") as sender:
-        sender.notify("test_channel", [text])
+    with NotifyConnection.open() as sender:
+        sender.send("test_channel", [text])
 
 
 def test_a_notification_read_along_with_a_query_result_is_received(database_listener):
@@ -178,8 +214,8 @@ def test_a_lost_connection_raises_one_error(database_listener):
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
-    with postgres.NotifyConnection("default", None, "test") as sender:
-        sender._connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+    with NotifyConnection.open() as sender:
+        sender.execute("SELECT pg_terminate_backend(%s)", [pid])
 
     def receive():
         try:
@@ -233,8 +269,8 @@ def test_a_runner_reports_changes_of_schedules_and_that_it_hears_of_them():
         try:
             inbox.take(0.0)
             assert notices == [Notice.SCHEDULES_CHANGED], "some may have changed before it listened"
-            with postgres.NotifyConnection("default", None, "test") as sender:
-                sender.notify(postgres.CHANNEL, [f"{postgres.PING}w", SCHEDULES_CHANGED])
+            with NotifyConnection.open() as sender:
+                sender.send(postgres.CHANNEL, [f"{postgres.PING}w", SCHEDULES_CHANGED])
             wait_until(lambda: (inbox.take(0.1), len(notices) == 3)[1])
         finally:
             listener.stop()

@@ -5,7 +5,6 @@ import signal
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 
 from horsies_django import TaskStatus
 from horsies_django.db.expressions import NowPlus
@@ -147,7 +146,5 @@ def test_a_heartbeat_returns_that_the_worker_is_quiet():
 
     assert Worker.objects.beat("w", 2) == "be quiet"
     assert Worker.objects.get().memory == 2
-    if connection.vendor == "postgresql":
-        assert Worker.objects.beat_idle("w", 1) is None
     Worker.objects.all().request_stop()
     assert Worker.objects.beat("w", 3) == "stop"

@@ -92,13 +92,16 @@ def test_a_trigger_that_refuses_a_result_fails_only_its_task(drain):
 def test_a_result_that_is_refused_even_as_a_failure_is_kept_until_it_can_be_stored(worker):
     refused = tasks.write.send("refused")
     with refusing(f"OLD.id = '{refused.id}' AND NEW.status IN ('COMPLETED', 'FAILED')"):
-        process = worker("--threads", "1")
+        process = worker("--threads", "1", **FAST)
         wait_until(lambda: process.output.count("can't be processed") >= 2, what="two attempts to store the result")
         assert tasks.write.send("other").get(timeout=20).is_ok()
 
         row = Task.objects.get(pk=refused.id)
         assert (row.status, row.attempt, row.claim) == (TaskStatus.RUNNING, 1, 1)
         assert Entry.objects.filter(key="refused").count() == 1
+        heartbeats = Heartbeat.objects.filter(task_id=refused.id)
+        before = heartbeats.count()
+        wait_until(lambda: heartbeats.count() >= before + 2, what="heartbeats for the kept result")
 
     assert refused.get(timeout=20).is_ok()
     assert Entry.objects.filter(key="refused").count() == 1

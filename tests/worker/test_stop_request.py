@@ -139,23 +139,3 @@ def test_a_heartbeat_is_one_statement_and_returns_the_stop_request():
     assert Worker.objects.beat("w", 2) == "stop"
     assert Worker.objects.get().memory == 2
     assert Worker.objects.beat("unknown") == "gone"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_heartbeat_of_an_idle_worker_is_one_statement_and_returns_whether_it_holds_a_task():
-    if connection.vendor != "postgresql":
-        return
-    Worker.objects.register("w", "", "host", 1)
-    assert Worker.objects.beat_idle("unknown", 0) is None  # it compiles the statement
-
-    with CaptureQueriesContext(connection) as captured:
-        assert Worker.objects.beat_idle("w", 1) is False
-    assert len(captured) == 1
-    tasks.noop.send()
-    with transaction.atomic():
-        Task.objects.claim("w", start=1, prefetch=0)
-    assert Worker.objects.beat_idle("w", 2) is True
-    assert Worker.objects.beat_idle("unknown", 3) is None
-    Worker.objects.request_stop()
-    assert Worker.objects.beat_idle("w", 4) is None
-    assert Worker.objects.get().memory == 2

@@ -26,6 +26,7 @@ from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.conftest import wait_until
 from tests.database import querying_threads
 from tests.enqueue.completions.listening import all_runners_notify, listener_pids
+from tests.notify_connection import NotifyConnection
 from tests.workflows import bodies, jobs
 from tests.workflows.runs import children, codes, end_without_notifying, start_and_drain, states
 
@@ -54,7 +55,7 @@ def listener(transactional_db):
     """A connection that receives the notifications of ended workflows."""
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no notifications")
-    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as listener:
+    with NotifyConnection.open(postgres.COMPLETIONS) as listener:
         yield listener
 
 

@@ -94,7 +94,7 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
             traceback=HOSTILE, error_message=HOSTILE, error_code=HOSTILE, worker_id=worker, hostname=HOSTILE, pid=1,
             fingerprint=_FINGERPRINT, location=HOSTILE,
         )  # fmt: skip
-    Heartbeat.objects.beat(Task.objects.filter(pk=running.pk), BeatRole.RUNNER, worker, HOSTILE, 1)
+    Heartbeat.objects.create(task_id=running.pk, role=BeatRole.RUNNER, sender_id=worker, hostname=HOSTILE, pid=1)
     Task.objects.bulk_create(Task(task_name=f"shop.tasks.task_{number}", priority=number) for number in range(60))
     return {
         "tasks": _list("task"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import connection
 
 from horsies_django.db import postgres
+from tests.notify_connection import NotifyConnection
 
 
 def connection_pids(condition: str) -> list[int]:
@@ -19,11 +20,11 @@ def listener_pids() -> list[int]:
     return connection_pids("application_name = 'horsies waiter'")
 
 
-def all_runners_notify(listener: postgres.NotifyConnection, runners: int) -> bool:
+def all_runners_notify(listener: NotifyConnection, runners: int) -> bool:
     """Subscribe to completions, and return whether that many runners have opened a connection to notify over.
 
     A runner that has just registered may not listen yet, and a process that waits renews its subscription only every
     four seconds. The workers need a short ``--name``, because the name of a connection has no room for a long one.
     """
-    listener.notify(postgres.CHANNEL, [postgres.SUBSCRIBE])
+    listener.send(postgres.CHANNEL, [postgres.SUBSCRIBE])
     return len(connection_pids("application_name LIKE 'horsies % notify'")) >= runners

@@ -17,6 +17,7 @@ from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.enqueue.completions.listening import all_runners_notify, connection_pids, listener_pids
 from tests.jobs import tasks
+from tests.notify_connection import NotifyConnection
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -86,7 +87,7 @@ async def aget_while_a_coroutine_waits(handle, other):
 )
 def test_a_completion_makes_its_waiter_query_only_that_task(worker, task_queries, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
-    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
+    with NotifyConnection.open(postgres.COMPLETIONS) as line:
         wait_until(lambda: all_runners_notify(line, 2))
     last_queries = []
 
@@ -214,13 +215,13 @@ def test_a_waiter_gets_its_result_though_the_listener_loses_its_connection(worke
 def test_workers_notify_only_while_a_process_waits(worker):
     wait_until_no_thread_polls()  # it may still renew its subscription
     worker("-v0")
-    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
+    with NotifyConnection.open(postgres.COMPLETIONS) as line:
         handles = tasks.noop.send_many([{}] * 20)
         wait_until(lambda: Task.objects.completed().count() == 20)
         without_subscription = line.receive(0)
 
         def receive_notifications():
-            line.notify(postgres.CHANNEL, [postgres.SUBSCRIBE])  # a worker may not listen yet
+            line.send(postgres.CHANNEL, [postgres.SUBSCRIBE])  # a worker may not listen yet
             tasks.noop.send()
             return line.receive(0.2)
 

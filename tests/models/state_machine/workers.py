@@ -145,18 +145,15 @@ class Workers(Base):
     @precondition(lambda self: self.held_claims())
     @rule(which=some_picks)
     def beat(self, which: list[Pick]) -> None:
-        """A worker sends heartbeats for the tasks that it believes to run or to have prefetched."""
+        """A worker sends heartbeats for the tasks that it holds."""
         for worker, taken in self.by_worker(which):
             store, claims = self.store_of(worker), [each.claim for each in taken]
-            pool = self.pool(0, 0)
-            pool.running = {each.key: self.run_of(each) for each in taken}
-            pool.prefetched.extend(claims)
-            store.heartbeat([pool], is_quiet=False)
-            for each in taken:
-                self.model.beat(*each.key, "RUNNING")
-                self.model.beat(*each.key, "CLAIMED")
-            live = ((each.claim.task_id, self.model.rows.get(each.claim.task_id)) for each in taken)
-            running = {(key, row.claim) for key, row in live if row and (row.status, row.worker) == ("RUNNING", worker)}
+            store.heartbeat(is_quiet=False, is_holding=True)
+            held = {key: row for key, row in self.model.rows.items() if row.worker == worker}
+            for key, row in held.items():
+                self.model.beat(key, row.claim, "RUNNING")
+                self.model.beat(key, row.claim, "CLAIMED")
+            running = {(key, row.claim) for key, row in held.items() if row.status == "RUNNING"}
             assert store.still_held(claims) == running
 
     @precondition(lambda self: self.held_claims())
