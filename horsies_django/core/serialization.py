@@ -25,25 +25,28 @@ TAG: Final = "$type"
 #: Maximum characters of an error text. The end of a traceback says more than its start, so the end is kept.
 MAX_TEXT: Final = 32_768
 
-# json.dumps() would create one for every value.
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
+def _writer(encoder: json.JSONEncoder) -> Callable[[Any], str]:
+    """Return a function that writes values as an encoder does, without its check for circular references.
 
-def _chunks_of() -> Callable[[Any, int], Sequence[str]] | None:
-    """Return the C encoder that JSONEncoder would make for every value, without its check for circular references.
-
-    An encoded value has none. Without the C module, it returns None.
+    An encoder makes a C encoder for every value. This one is made once; without the C module, there is none.
     """
     make, escape = getattr(json.encoder, "c_make_encoder", None), json.encoder.encode_basestring
     if make is None:
-        return None
+        return encoder.encode
+    if encoder.ensure_ascii:
+        escape = json.encoder.encode_basestring_ascii
     chunks: Callable[[Any, int], Sequence[str]] = make(
-        None, _ENCODER.default, escape, None, _ENCODER.key_separator, _ENCODER.item_separator, False, False, False
+        None, encoder.default, escape, None, encoder.key_separator, encoder.item_separator, False, False, False
     )
-    return chunks
+    return lambda value: "".join(chunks(value, 0))
 
 
-_CHUNKS: Final = _chunks_of()
+#: Writes an encoded value as JSON text.
+dumps: Final = _writer(json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+
+#: The same as Django's JSONField writes it, for SQLite, where queries compare the texts.
+dumps_for_sqlite: Final = _writer(json.JSONEncoder())
 
 # bool and datetime come before their base classes: the first match wins.
 _RICH: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
@@ -155,11 +158,6 @@ def check_size(text: str, limit: int | None, where: str) -> None:
     """Raise ValueError if a JSON text has more bytes than the limit."""
     if limit is not None and len(text) * 4 > limit and (size := len(text.encode())) > limit:
         raise ValueError(f"{where} is too large: {size:,} bytes of JSON; allowed: {limit:,} (max_payload_bytes).")
-
-
-def dumps(value: Any) -> str:
-    """Return encoded ``value`` as JSON text."""
-    return _ENCODER.encode(value) if _CHUNKS is None else "".join(_CHUNKS(value, 0))
 
 
 def clean_text(text: str, limit: int = MAX_TEXT) -> str:

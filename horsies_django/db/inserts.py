@@ -79,27 +79,8 @@ def _part(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler
 
 def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[Statement]:
     """Return the RETURNING columns of the new row."""
-    return [Statement(connections[alias].ops.quote_name(_field(model, name).column)) for name in names]
-
-
-def read(model: type[models.Model], names: Iterable[str], stored: Iterable[Any], alias: str) -> dict[str, Any]:
-    """Convert columns that the database returned to values of the model's fields."""
-    connection, values = connections[alias], {}
-    for name, value in zip(names, stored, strict=True):
-        column = _column(model, name)
-        for convert in (*connection.ops.get_db_converters(column), *column.get_db_converters(connection)):
-            value = convert(value, column, connection)
-        values[name] = value
-    return values
-
-
-@functools.cache
-def _column(model: type[models.Model], name: str) -> Any:
-    return _field(model, name).get_col(model._meta.db_table)
-
-
-def _field(model: type[models.Model], name: str) -> Any:
-    return model._meta.get_field(name)
+    fields: list[Any] = [model._meta.get_field(name) for name in names]
+    return [Statement(connections[alias].ops.quote_name(field.column)) for field in fields]
 
 
 @functools.cache

@@ -140,10 +140,10 @@ class HorsiesBackend(SendingBackend):
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction. Sends no signals."""
-        self._validate(task)
+        builder = self._builder_of(task)
         send = TaskSend(task_name=task.task_name, queue_name=task.queue_name, is_many=True)
         with around_send(self.config, send):
-            handles = insert_many(self.config, task, calls)
+            handles = insert_many(self.config, builder, calls)
             send.count = len(handles)
         return handles
 
@@ -153,6 +153,14 @@ class HorsiesBackend(SendingBackend):
 
         rows = Task.objects.using(self.config.database).holding_unique_key(unique_key)
         return rows.cancel(include_running=include_running) > 0
+
+    def _builder_of(self, task: HorsiesTask[..., Any]) -> CallBuilder:
+        """Return the builder of a valid task's calls. Settings may have changed since the task was made."""
+        builder = CallBuilder.of(task, self.config)
+        if not builder.is_valid:
+            self._validate(task)
+            builder.is_valid = apps.ready
+        return builder
 
     def _insert(
         self,
@@ -164,11 +172,7 @@ class HorsiesBackend(SendingBackend):
         own: Mapping[str, Any] | None = None,
     ) -> Inserted:
         """Insert a call, and send ``task_enqueued`` if its row is new. Return the framework's result only if needed."""
-        own_task = task if isinstance(task, HorsiesTask) else _own_task(task)
-        calls = CallBuilder.of(own_task, self.config)
-        if not calls.is_valid:  # again: settings may have changed since the task was made
-            self._validate(own_task)
-            calls.is_valid = apps.ready
+        calls = self._builder_of(task if isinstance(task, HorsiesTask) else _own_task(task))
         # The framework's own receiver only logs at DEBUG.
         is_received = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
         needs_result = needs_result or is_received

@@ -45,12 +45,10 @@ DELAYED_COLUMNS: Final[Mapping[str, Any]] = {
 #: Types whose values need no encoding.
 _STORED_AS_IS: Final[frozenset[type]] = frozenset({int, bool, type(None)})
 
-
-#: These types, and strings that are ASCII without NUL.
+#: These types, and strings whose JSON has only plain characters.
 _PLAIN_TYPES: Final[frozenset[type]] = _STORED_AS_IS | {str}
 
-
-#: Maximum sets of argument names that are remembered for a task.
+#: Maximum sets of argument names and types that are remembered for a task.
 _MAX_SHAPES: Final = 64
 
 
@@ -74,7 +72,7 @@ class Target:
         self.parameters = parameters_of(func, takes_context)
         self.rules = type_check.rules_of(func)
         self.mask = BY_NAME
-        self._plain_types: dict[tuple[Any, ...], Sequence[frozenset[type]]] = {}
+        self._plain_shapes: set[Hashable] = set()
         self._typed = options.serializer == "rich"
         self._limit = options.max_payload_bytes
 
@@ -103,27 +101,30 @@ class Target:
 
         Most calls of a large send are of this kind: this takes a third of the time of :meth:`arguments`.
         """
-        if type(kwargs) is not dict or (plain_types := self._plain_types_of(tuple(kwargs))) is None:
+        if type(kwargs) is not dict:
             return None
-        for value, plain in zip(kwargs.values(), plain_types, strict=True):
-            kind = type(value)
-            if kind not in plain or (kind is str and not (value.isascii() and "\0" not in value)):
-                return None
+        shape = (*kwargs, *map(type, kwargs.values()))
+        if shape not in self._plain_shapes and not self._is_plain(kwargs, shape):
+            return None
         try:
             text = write(kwargs)
         except ValueError:  # an integer with too many digits
             return None
-        return None if self._limit is not None and len(text) * 4 > self._limit else text
+        # Other characters are checked: a NUL or a lone surrogate among them can't be stored.
+        is_checked = text.isascii() and "\\u" not in text
+        return text if is_checked and (self._limit is None or len(text) * 4 <= self._limit) else None
 
-    def _plain_types_of(self, names: tuple[Any, ...]) -> Sequence[frozenset[type]] | None:
-        """Return, for each of these arguments, the types that need no encoding and fit its hint; None for a misfit."""
-        types = self._plain_types.get(names)
-        if types is None and self.parameters.accept(set(names)):
-            rules = [self.rules.get(name) for name in names]
-            types = [_PLAIN_TYPES if rule is None else _PLAIN_TYPES & rule.accepted_types for rule in rules]
-            if len(self._plain_types) < _MAX_SHAPES:
-                self._plain_types[names] = types
-        return types
+    def _is_plain(self, kwargs: dict[Any, Any], shape: Hashable) -> bool:
+        """Whether arguments of these types fit the function and need no encoding. Remembers the shape if so."""
+        if not self.parameters.accept(kwargs.keys()):
+            return False
+        for name, value in kwargs.items():
+            rule = self.rules.get(name)
+            if type(value) not in _PLAIN_TYPES or (rule is not None and type(value) not in rule.accepted_types):
+                return False
+        if len(self._plain_shapes) < _MAX_SHAPES:
+            self._plain_shapes.add(shape)
+        return True
 
     def partial_arguments(self, kwargs: Mapping[str, Any], later: Set[str]) -> Arguments:
         """Return the arguments of a call whose parameters ``later`` get their values at run time. Raises as above."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +20,10 @@ from ..core.current_task import is_dry_run
 from ..core.ids import uuid7
 from ..core.middleware import TaskSend, around_send
 from ..core.options import Options
-from ..db import notifications, postgres
+from ..core.serialization import dumps_for_sqlite
+from ..db import clock, notifications, postgres
 from ..db.expressions import Param
-from ..db.inserts import DO_NOTHING, columns_of, insert_values, read
+from ..db.inserts import DO_NOTHING, columns_of, insert_values
 from ..db.notifications import TaskReady
 from ..db.statements import Statement
 from . import grouping
@@ -49,7 +49,7 @@ class NewCall(NamedTuple):
     arguments: Arguments
     own: Mapping[str, Any]
     sent_at: datetime
-    run_after: datetime | None
+    run_after: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +184,13 @@ class NewRow(NamedTuple):
             self.calls.wake_after_commit(self.database)
         if not self.needs_result:
             return EnqueueResult(self.id)
-        times = read(_model(), self._times, returned[: len(self._times)], self.database)
-        call = NewCall(self.calls, self.arguments, self.own, times["sent_at"], times.get("run_after"))
+        times = [clock.read_stored(value, connection) for value in returned[: len(self._times)]]
+        call = NewCall(self.calls, self.arguments, self.own, *times)
         return EnqueueResult(self.id, call=call)
 
     def dry_run(self) -> EnqueueResult:
         """Return the result without a query. Its time is local, and it is not new, so that no signal is sent."""
-        call = NewCall(self.calls, self.arguments, self.own, timezone.now(), None)
+        call = NewCall(self.calls, self.arguments, self.own, timezone.now())
         return EnqueueResult(self.id, is_new=False, call=call)
 
     @property
@@ -226,8 +226,8 @@ class NewRow(NamedTuple):
             return self._statement(self.values, payload, if_free).first(self.database)
         arguments = self.arguments
         statement = functools.partial(self._kept_statement, payload)
-        if connection.vendor != "postgresql":  # it stores JSON as text, as Django's JSONField writes it
-            texts = {"args": json.dumps(arguments.args), "kwargs": json.dumps(arguments.kwargs)}
+        if connection.vendor != "postgresql":
+            texts = {"args": dumps_for_sqlite(arguments.args), "kwargs": dumps_for_sqlite(arguments.kwargs)}
             return statement(False).first(self.database, {"id": self.id.hex, **texts})
         values = {"id": self.id, "args": arguments.args_text, "kwargs": arguments.kwargs_text}
         if connection.get_autocommit() and self.calls.has_fixed_options:
@@ -250,8 +250,10 @@ class NewRow(NamedTuple):
 
     def _statement(self, values: Mapping[str, Any], payload: str | None, if_free: bool = False) -> Statement:
         # If the row may be left out, only a returned column tells whether it was.
-        names = (*(self._times if self.needs_result else ()), *(("id",) if if_free else ()))
-        returning = columns_of(_model(), names, self.database)
+        times = columns_of(_model(), self._times if self.needs_result else (), self.database)
+        returning = [clock.as_stored(column, connections[self.database]) for column in times]
+        if if_free:
+            returning += columns_of(_model(), ("id",), self.database)
         if payload is not None:
             returning.append(postgres.notification(payload))
         return insert_values(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -19,7 +19,7 @@ from django.db import connections, transaction
 from ..core.current_task import is_dry_run
 from ..core.ids import uuid7s
 from ..core.options import Options
-from ..core.serialization import dumps
+from ..core.serialization import dumps, dumps_for_sqlite
 from ..db import postgres
 from ..db.inserts import DO_NOTHING, columns_of, insert_values
 from ..db.sent_rows import sent_rows
@@ -29,7 +29,6 @@ from .call_builder import Arguments, CallBuilder
 from .dedupe import holder_of, ids_of_holders
 from .handle import TaskHandle
 from .insert import EnqueueResult, NewRow, inject_headers, insert_once, release_after_commit
-from .task import HorsiesTask
 
 #: Rows of one INSERT.
 ROWS_PER_INSERT: Final = 1_000
@@ -59,16 +58,14 @@ class _Calls(NamedTuple):
 _Checked = tuple[str, str | None, str | None]
 
 
-def insert_many(
-    options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]
-) -> list[TaskHandle[Any]]:
+def insert_many(options: Options, builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their handles.
 
     Calls with ``gather`` get the handles of the tasks that they join, and calls with ``unique`` those of the tasks that
     have their keys; calls with the same key are processed in their order. Raises ValueError if the task has a
     ``unique_key`` or a ``task_id``, and the errors of :func:`~.insert.insert_call`.
     """
-    builder, database = CallBuilder.of(task, options), options.database
+    task, database = builder.task, options.database
     own = inject_headers(options, builder)
     if task.gather is not None and task.run_after is None:
         joined = grouping.join(options, builder, (((), kwargs) for kwargs in calls), own)
@@ -115,8 +112,7 @@ def _insert_all(
 
 def _check(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database: str) -> Iterator[_Checked]:
     """Check calls as they are taken. Raises the errors of :meth:`CallBuilder.call`."""
-    # On SQLite, queries compare the texts of Django's JSONField.
-    write = dumps if connections[database].vendor == "postgresql" else json.dumps
+    write = dumps if connections[database].vendor == "postgresql" else dumps_for_sqlite
     is_plain = builder.task.gather is None and builder.task.unique is None and not builder.is_limited
     for kwargs in calls:
         if is_plain and (text := builder.plain_text(kwargs, write=write)) is not None:
@@ -154,22 +150,15 @@ def _all_or_none(database: str, inserts: int, *, is_unique: bool) -> AbstractCon
 
 def _insert(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: _Calls) -> Iterable[TaskHandle[Any]]:
     """Insert calls, or resolve the conflicts of their unique keys, and return their handles."""
-    handle_of = functools.partial(TaskHandle[Any], backend=builder.task.backend)
-    values = {**builder.columns, **own}
-    is_limited = any(calls.limit_keys)
-    if is_limited:
-        is_blocked = False if builder.is_deferred else Statement("(sent.limit_key IS NOT NULL)")
-        values |= {"blocked": is_blocked, "deferred": is_blocked or True}
+    handle_of = functools.partial(TaskHandle, backend=builder.task.backend)
     unique = builder.task.unique
     if unique is None:
-        texts = {"limit_key": calls.limit_keys} if is_limited else {}
-        _insert_rows(database, values, calls.ids, calls.kwargs, texts)
+        _insert_rows(database, builder, own, calls)
         return map(handle_of, calls.ids)
     # Only the first call of each key can be inserted.
     firsts = [place for place, key in enumerate(calls.unique_keys) if not place or key != calls.unique_keys[place - 1]]
     first = _Calls(*([column[place] for place in firsts] for column in calls))  # type: ignore[arg-type]  # the same types
-    texts = {"unique_key": first.unique_keys, **({"limit_key": first.limit_keys} if is_limited else {})}
-    new = _insert_rows(database, values, first.ids, first.kwargs, texts, locks=unique.on_conflict == "replace")
+    new = set(_insert_rows(database, builder, own, first))
     are_skipped = unique.on_conflict == "skip" and len(new) < len(calls.ids)
     holders = ids_of_holders(database, calls.unique_keys) if are_skipped else {}
     handles: list[TaskHandle[Any]] = []
@@ -187,30 +176,27 @@ def _insert(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: 
     return handles
 
 
-def _insert_rows(
-    database: str,
-    values: Mapping[str, Any],
-    ids: Sequence[UUID],
-    kwargs: Sequence[str],
-    texts: Mapping[str, Sequence[str | None]],
-    *,
-    locks: bool | None = None,
-) -> set[UUID]:
-    """Insert rows with these ids, keyword arguments and other texts by column; ``values`` are their other columns.
+def _insert_rows(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: _Calls) -> Iterable[UUID]:
+    """Insert the rows of calls, and return the ids of those whose unique key was free.
 
-    Without ``locks`` no unique key may be taken. With it, rows whose key is taken are left out, and the ids of the
-    others are returned. If it is true, the rows that hold the keys are locked, where the database has locks.
+    Of calls with unique keys it leaves out those whose key is taken. If they replace the rows that hold the keys, it
+    locks these, where the database has locks.
     """
     from ..models import Task as TaskRow
 
-    values = {**values, **{name: Statement(f"sent.{name}") for name in ("id", "kwargs", *texts)}}
-    source = sent_rows(database, ids, kwargs, texts)
-    if locks is None:
+    columns = {"limit_key": calls.limit_keys, "unique_key": calls.unique_keys}
+    texts = {name: keys for name, keys in columns.items() if any(keys)}
+    values = {**builder.columns, **own, **{name: Statement(f"sent.{name}") for name in ("id", "kwargs", *texts)}}
+    if "limit_key" in texts:
+        is_blocked = False if builder.is_deferred else Statement("(sent.limit_key IS NOT NULL)")
+        values |= {"blocked": is_blocked, "deferred": is_blocked or True}
+    source, unique = sent_rows(database, calls.ids, calls.kwargs, texts), builder.task.unique
+    if unique is None:
         insert_values(TaskRow, values, database, source=source).run(database)
-        return set(ids)
+        return calls.ids
     on_conflict = DO_NOTHING
-    if locks and postgres.can_listen(database):
+    if unique.on_conflict == "replace" and postgres.can_listen(database):
         on_conflict = postgres.or_lock(database, TaskRow, "horsies_live_task_has_its_key_alone")
     returning = columns_of(TaskRow, ["id"], database)
     insert = insert_values(TaskRow, values, database, source=source, returning=returning, on_conflict=on_conflict)
-    return {key if isinstance(key, UUID) else UUID(key) for (key,) in insert.rows(database)}
+    return [key if isinstance(key, UUID) else UUID(key) for (key,) in insert.rows(database)]
