@@ -16,7 +16,7 @@ from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
-    from .management.metrics_port import ServeMetrics
+    from .management.environment import ServeMetrics
     from .models import Schedule
     from .models.subscribers import RunHandle
 

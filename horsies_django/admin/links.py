@@ -74,6 +74,11 @@ class Links:
         address = self._url(model, "changelist", ())
         return f"{address}?{urlencode(query)}" if address and query else address
 
+    def url(self, model: type[Model], key: Any, **query: str) -> str | None:
+        """Return the address of a row's page; None if the site has none or the user may not view it."""
+        address = self._url(model, "change", (quote(str(key)),))
+        return f"{address}?{urlencode(query)}" if address and query else address
+
     def _link(
         self, model: type[Model], page: str, words: Any, args: tuple[str, ...], query: dict[str, str] | None = None
     ) -> SafeString | str:

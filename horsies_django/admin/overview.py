@@ -28,7 +28,7 @@ from ..ops.metrics.workflows import workflow_progress
 from .ages import age
 from .base import SinglePageAdmin, first_backend
 from .charts import CHART_CSS, attempt_urls, outcome_chart, small_bars
-from .errors.rows import ErrorUrls, error_rows
+from .errors.rows import error_rows, errors_url
 from .formatting import exactness_note
 from .latency import describe_warning
 from .links import Links
@@ -112,21 +112,21 @@ class OverviewAdmin(SinglePageAdmin):
             "tabs": period_tabs(period),
             "names_url": links.task_names_url(),
             "chart": outcome_chart("attempts", chart_title(_("Attempts"), period), history, urls),
-            **_errors(ErrorUrls(self.admin_site), options.database, period),
+            **_errors(links, options.database, period),
             **(_queues(snapshot, links) if links.can_view(Queue) else {}),
             **(_workers(snapshot, links) if links.can_view(Worker) else {}),
             **(_workflows(snapshot, links, options.database) if links.can_view(Workflow) else {}),
         }
 
 
-def _errors(urls: ErrorUrls, database: str, period: Period) -> dict[str, Any]:
+def _errors(links: Links, database: str, period: Period) -> dict[str, Any]:
     """Return the first rows of the list of errors, in one statement."""
     report = failure_report(database, period, limit=MAX_ERRORS)
     return {
         "report": report,
-        "rows": error_rows(report, period, urls),
+        "rows": error_rows(report, period, links),
         "period_words": TEXTS[period.key].words,
-        "errors_url": urls.errors(period.key),
+        "errors_url": errors_url(links, period),
     }
 
 

@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from horsies_django.management.metrics_port import parse_address
+from horsies_django.management.environment import parse_address
 from tests.conftest import wait_until
 from tests.extras.monitoring import families, values
 from tests.jobs import tasks

@@ -18,7 +18,7 @@ from ..copy_button import COPY_CSS, COPY_JS
 from ..links import Links
 from ..live import answer_unchanged
 from ..periods import TEXTS, chosen_period, counted_until, period_tabs
-from .rows import ErrorUrls, error_rows, options
+from .rows import error_rows, errors_url, options
 
 
 class ErrorGroupAdmin(TaskViewerAdmin):
@@ -32,7 +32,7 @@ class ErrorGroupAdmin(TaskViewerAdmin):
         """Render *What fails most* in a period, of one task or queue if the address names it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        database, period, urls = self._database, chosen_period(request), ErrorUrls(self.admin_site)
+        database, period, links = self._database, chosen_period(request), Links(self.admin_site, request)
         task, queue = (request.GET.get(name, "").replace("\0", "") for name in ("task", "queue"))
         report = failure_report(database, period, task=task, queue=queue, with_details=True)
         places = failing_places(database, period)
@@ -41,13 +41,13 @@ class ErrorGroupAdmin(TaskViewerAdmin):
             "title": _("Errors"),
             **counted_until(database),
             "report": report,
-            "rows": error_rows(report, period, urls),
+            "rows": error_rows(report, period, links),
             "period": period,
             "period_words": TEXTS[period.key].words,
             "tabs": period_tabs(period, filters),
             "filters": filters,
-            "clear_url": urls.errors(period.key),
-            "task_url": Links(self.admin_site, request).task_name_url(task),
+            "clear_url": errors_url(links, period),
+            "task_url": links.task_name_url(task),
             "task_options": options(places.tasks, task),
             "queue_options": options(places.queues, queue),
         }

@@ -22,7 +22,7 @@ from ...models import Task, TaskAttempt, Worker
 from ...models.rollup import minute_of
 from ...ops.error_groups import last_failure, task_counts
 from ...ops.metrics import Count
-from ...ops.metrics.errors import FailureRun, group_counts, group_places, latest_run
+from ...ops.metrics.errors import FailureRun, failing_group, latest_run
 from ...ops.metrics.history import FAILED, RETRIED, History, Period, attempt_history
 from ...ops.payload_view.excerpt import excerpt_of
 from ..actions.action_admin import ActionAdmin
@@ -31,7 +31,7 @@ from ..charts import LABELS, Chart, Panel, Series
 from ..formatting import format_count, format_time, text_block
 from ..links import Links
 from ..periods import TEXTS, chart_title, chosen_period, counted_until, minutes_ahead, period_tabs
-from .rows import ErrorName, ErrorUrls
+from .rows import ErrorName, tasks_url
 
 #: Characters of an error message.
 MAX_MESSAGE: Final = 2_000
@@ -97,12 +97,12 @@ class LastFailure:
 
 
 def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str, Any]:
-    """Return the context of the page. ``group`` was read with ``read_at``. Takes at most nine statements."""
+    """Return the context of the page. ``group`` was read with ``read_at``. Takes at most eight statements."""
     database, period = str(group._state.db), chosen_period(request)
-    links, urls = Links(site, request), ErrorUrls(site)
+    links = Links(site, request)
     history = attempt_history(database, minute_of(group.read_at), period, offset=minutes_ahead(), fingerprint=group.pk)
     counts = task_counts(database, group.pk)
-    places = group_places(database, period, group.pk)
+    failing = failing_group(database, period, group.pk)
     return {
         "title": str(group),
         **counted_until(database),
@@ -112,23 +112,23 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
         "first_seen": _seen(group.first_seen_at, group),
         "last_seen": _seen(group.last_seen_at, group),
         "states": [
-            StateCount(key, label, hint, counts[key], urls.tasks(group.pk, **query) if query else None)
+            StateCount(key, label, hint, counts[key], tasks_url(links, group.pk, **query) if query else None)
             for key, label, hint, query in _STATES
             if counts[key] or query is not None
         ],
-        "buttons": _buttons(site, request, urls, group.pk, counts),
+        "buttons": _buttons(site, request, links, group.pk, counts),
         "tabs": period_tabs(period),
         "period_words": TEXTS[period.key].words,
-        "counts": group_counts(database, period, group.pk),
+        "counts": failing.counts,
         "chart": _chart(history, period),
-        "tasks": _place_rows(places.tasks, "task_name", group.pk, urls, links.to_task_name),
-        "queues": _place_rows(places.queues, "queue_name", group.pk, urls, str),
+        "tasks": _place_rows(failing.places.tasks, "task_name", group.pk, links, links.to_task_name),
+        "queues": _place_rows(failing.places.queues, "queue_name", group.pk, links, str),
         "last": _last(group, links),
     }
 
 
 def _buttons(
-    site: AdminSite, request: HttpRequest, urls: ErrorUrls, fingerprint: str, counts: Mapping[str, Count]
+    site: AdminSite, request: HttpRequest, links: Links, fingerprint: str, counts: Mapping[str, Count]
 ) -> list[GroupButton]:
     """Return the actions that this user may use, for states with tasks."""
     tasks: Any = site.get_model_admin(Task) if site.is_registered(Task) else None
@@ -142,7 +142,7 @@ def _buttons(
             (("action", name), ("select_across", "1"), ("index", "0"), (ACTION_CHECKBOX_NAME, _ANY_ROW)),
         )
         for name, state, label in _BUTTONS
-        if name in allowed and (count := counts[state]) and (url := urls.tasks(fingerprint, state=state))
+        if name in allowed and (count := counts[state]) and (url := tasks_url(links, fingerprint, state=state))
     ]
 
 
@@ -153,11 +153,13 @@ def _chart(history: History, period: Period) -> Chart:
 
 
 def _place_rows(
-    counts: Any, parameter: str, fingerprint: str, urls: ErrorUrls, shown: Callable[[str], str]
+    counts: Any, parameter: str, fingerprint: str, links: Links, shown: Callable[[str], str]
 ) -> dict[str, Any]:
     """Return names as ``shown``, their numbers, and the addresses of the lists of their tasks with the error."""
     names = counts.most_common()
-    rows = [(shown(name), count, urls.tasks(fingerprint, **{parameter: name})) for name, count in names[:MAX_NAMES]]
+    rows = [
+        (shown(name), count, tasks_url(links, fingerprint, **{parameter: name})) for name, count in names[:MAX_NAMES]
+    ]
     return {"rows": rows, "more": max(0, len(names) - MAX_NAMES)}
 
 

@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlencode
 
-from django.contrib.admin import AdminSite
-from django.contrib.admin.utils import quote
-from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ...core.results import OperationalCode
-from ...models import ErrorGroup
+from ...models import ErrorGroup, Task
 from ...ops.metrics.errors import FailingGroup, FailureCounts, FailureReport
 from ...ops.metrics.history import Period
 from ..ages import relative_time
@@ -37,30 +33,14 @@ def same_error_link(fingerprint: str | None, links: Links) -> SafeString | str:
     return format_html('<span class="horsies-same-error">{}</span>', link)
 
 
-class ErrorUrls:
-    """The addresses of the pages of errors and of the task list on one site; None where the site lacks the page."""
+def errors_url(links: Links, period: Period, **query: str) -> str | None:
+    """Return the address of the list of errors in a period."""
+    return links.list_url(ErrorGroup, **query, **{PARAMETER: period.key})
 
-    def __init__(self, site: AdminSite) -> None:
-        self._site = site
 
-    def errors(self, period: str, **query: str) -> str | None:
-        """Return the address of the list of errors."""
-        return self._reverse("errorgroup_changelist", {**query, PARAMETER: period})
-
-    def group(self, fingerprint: str, period: str) -> str | None:
-        """Return the address of a group's page."""
-        return self._reverse("errorgroup_change", {PARAMETER: period}, quote(fingerprint))
-
-    def tasks(self, fingerprint: str, **query: str) -> str | None:
-        """Return the address of the list of a group's tasks, with the internal steps of workflows."""
-        return self._reverse("task_changelist", {FINGERPRINT: fingerprint, **query, "kind": "all"})
-
-    def _reverse(self, name: str, query: dict[str, str], *args: Any) -> str | None:
-        try:
-            address = reverse(f"{self._site.name}:horsies_django_{name}", args=args)
-        except NoReverseMatch:
-            return None
-        return f"{address}?{urlencode(query)}"
+def tasks_url(links: Links, fingerprint: str, **query: str) -> str | None:
+    """Return the address of the list of a group's tasks, with the internal steps of workflows."""
+    return links.list_url(Task, **{FINGERPRINT: fingerprint}, **query, kind="all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,33 +92,33 @@ class ErrorRow:
     trend: SafeString | str
 
 
-def error_rows(report: FailureReport, period: Period, urls: ErrorUrls) -> list[ErrorRow]:
+def error_rows(report: FailureReport, period: Period, links: Links) -> list[ErrorRow]:
     """Return the groups of a report as rows; each links to its page with the same period."""
-    return [_row(failing, report.now, period, urls) for failing in report.groups]
+    return [_row(failing, report.now, period, links) for failing in report.groups]
 
 
-def _row(failing: FailingGroup, now: datetime | None, period: Period, urls: ErrorUrls) -> ErrorRow:
+def _row(failing: FailingGroup, now: datetime | None, period: Period, links: Links) -> ErrorRow:
     group = failing.group
     return ErrorRow(
         ErrorName.of(group, failing.fingerprint),
-        urls.group(failing.fingerprint, period.key),
+        links.url(ErrorGroup, failing.fingerprint, **{PARAMETER: period.key}),
         failing.counts,
-        _names(failing.places.tasks, "task", period, urls),
-        _names(failing.places.queues, "queue", period, urls),
+        _names(failing.places.tasks, "task", period, links),
+        _names(failing.places.queues, "queue", period, links),
         relative_time(group.first_seen_at, now) if group and now else "-",
         relative_time(group.last_seen_at, now) if group and now else "-",
         small_bars(failing.series, "failed"),
     )
 
 
-def _names(counts: Counter[str], parameter: str, period: Period, urls: ErrorUrls) -> NamesCell | None:
+def _names(counts: Counter[str], parameter: str, period: Period, links: Links) -> NamesCell | None:
     """Return the largest names; the first links to the errors of that task or queue."""
     if not counts:
         return None
     names = [name for name, _ in counts.most_common()]
     listed = ", ".join(names[:_MAX_LISTED]) + ("…" if len(names) > _MAX_LISTED else "")
     module, dot, name = names[0].rpartition(".") if parameter == "task" else ("", "", names[0])
-    url = urls.errors(period.key, **{parameter: names[0]})
+    url = errors_url(links, period, **{parameter: names[0]})
     return NamesCell(module + dot, name, len(names) - 1, listed, url)
 
 

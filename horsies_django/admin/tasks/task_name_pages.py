@@ -13,15 +13,17 @@ from django.utils.translation import gettext as _
 
 from ...core.registry import registry
 from ...db.clock import database_now
-from ...models import ErrorGroup, Schedule, Task
+from ...models import Schedule, Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset.scan import KeysetScan
+from ...ops.metrics.errors import failure_report
 from ...ops.metrics.history import COMPLETED, DAY, Period, attempt_history, rollup_clock
-from ...ops.metrics.tasks import MAX_NAMES, NAME_ORDERS, busiest_names, errors_of
+from ...ops.metrics.tasks import MAX_NAMES, NAME_ORDERS, busiest_names
 from ...ops.payload_view.contents import PARTS
 from ...ops.task_options import options_in_force
 from ..base import queue_database
 from ..charts import CHART_CSS, attempt_urls, outcome_chart, time_chart
+from ..errors.rows import error_rows, errors_url
 from ..links import Links
 from ..lists.cells import short
 from ..periods import chart_title, chosen_period, describe_lag, minutes_ahead, period_tabs
@@ -32,7 +34,8 @@ from .changelist import complete_rows, with_columns
 if TYPE_CHECKING:
     from .admin import TaskAdmin
 
-#: Maximum number of tasks and of schedules on a page.
+#: Maximum number of errors, of tasks and of schedules on a page.
+MAX_ERRORS: Final = 20
 MAX_RUNS: Final = 10
 MAX_SCHEDULES: Final = 20
 
@@ -74,7 +77,6 @@ def name_page(admin: TaskAdmin, request: HttpRequest, task_name: str) -> HttpRes
         "tasks_url": f"{admin.page_url('changelist')}?{urlencode({'task_name': task_name, 'kind': 'all'})}",
         "running": Task.objects.using(_database()).active().filter(task_name=task_name).count(),
         "running_url": links.list_url(Task, state="active", task_name=task_name),
-        "errors_url": links.list_url(ErrorGroup, task=task_name),
         **_figures(admin, task_name, chosen_period(request, DAY), links),
         "runs": _last_runs(admin, request, task_name, links),
         "options": options_in_force(task_name),
@@ -92,6 +94,7 @@ def _figures(admin: TaskAdmin, task_name: str, period: Period, links: Links) -> 
     )
     total = history.totals.total()
     urls = attempt_urls(admin.page_url("changelist"), history, task_name=task_name)
+    report = failure_report(database, period, task=task_name, limit=MAX_ERRORS)
     return {
         "counted_until": describe_lag(clock.lag, clock.second),
         "tabs": period_tabs(period),
@@ -107,15 +110,14 @@ def _figures(admin: TaskAdmin, task_name: str, period: Period, links: Links) -> 
             outcome_chart("attempts", chart_title(_("Attempts"), period), history, urls),
             time_chart("times", chart_title(_("Times"), period), history),
         ],
-        "errors": [
-            (error, links.to(ErrorGroup, error.group.pk, str(error.group)) if error.group else error.error_code)
-            for error in errors_of(database, task_name, period)
-        ],
+        "report": report,
+        "rows": error_rows(report, period, links),
+        "errors_url": errors_url(links, period, task=task_name),
     }
 
 
 def _render(admin: TaskAdmin, request: HttpRequest, page: str, context: dict[str, Any]) -> HttpResponse:
-    media = admin.media + Media(css={"all": [*CHART_CSS, "horsies_django/task_names.css"]})
+    media = admin.media + Media(css={"all": [*CHART_CSS, "horsies_django/errors.css", "horsies_django/task_names.css"]})
     return admin.render(request, f"task_names/{page}", {"media": media, **context})
 
 

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ...core.options import MetricsOptions
-from ...management.metrics_port import FLAG, Address
+from ...management.environment import METRICS_PORT, Address
 from ...worker.figures import SupervisorFigures, WorkerFigures
 from ..access import CHALLENGE, is_open
 from . import render
@@ -46,7 +46,7 @@ def serve(figures: SupervisorFigures, address: Address, options: MetricsOptions)
         server = _Server(address)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ImproperlyConfigured(f"--{FLAG}: can't listen on {address}: {reason}.") from error
+        raise ImproperlyConfigured(f"--{METRICS_PORT}: can't listen on {address}: {reason}.") from error
     server.set_app(_App(figures, options))
     logger.info("metrics served url=http://%s/metrics", Address(address.host, server.server_address[1]))
     threading.Thread(target=server.serve_forever, name="horsies-metrics", daemon=True).start()

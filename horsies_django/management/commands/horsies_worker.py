@@ -16,10 +16,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.core.options import WorkerOptions, worker_option
-from horsies_django.management.base import QueueCommand
-from horsies_django.management.environment import boolean, flag_or_variable, parse_names
-from horsies_django.management.metrics_port import FLAG as METRICS_PORT
-from horsies_django.management.metrics_port import parse_address
+from horsies_django.management.base import QueueCommand, usage_errors
+from horsies_django.management.environment import METRICS_PORT, boolean, flag_or_variable, parse_address, parse_names
 from horsies_django.management.reload import run_with_reload
 from horsies_django.worker.config import Until, WorkerConfig
 from horsies_django.worker.console_logging import accepts_records, log_to_console
@@ -91,7 +89,7 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--queues", metavar="A,B", help="Serve only these queues; '*' means all (default: QUEUES).")
         parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all queues except these.")
-        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
+        self.add_backend(parser)
         for name, (kind, metavar, text) in _OPTIONS.items():
             default = WorkerOptions.__dataclass_fields__[name].default
             shown = f"{text} Default, unless OPTIONS set it: {default or 'none'}."
@@ -115,7 +113,7 @@ class Command(QueueCommand):
                 raise CommandError(f"{RELOAD} needs a process of its own: manage.py {COMMAND} {RELOAD}.", returncode=2)
             sys.exit(run_with_reload(RELOAD))
         log_to_console(options["verbosity"])
-        try:
+        with usage_errors():
             queues = parse_names(_variable("queues", options["queues"]))
             config = WorkerConfig.of(
                 _variable("backend", options["backend"]) or "default",
@@ -125,8 +123,6 @@ class Command(QueueCommand):
                 **dict(_given_options(options)),
             )
             serve = _metrics_server(config, options[METRICS_PORT.replace("-", "_")])
-        except (ValueError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=2) from error
         if not self.owns_process:
             config = replace(config, fork=False)  # other code runs in this process too
             if config.until is not Until.STOPPED:

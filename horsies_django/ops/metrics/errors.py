@@ -15,7 +15,7 @@ from ...core.status import AttemptOutcome
 from ...db.now import Now
 from ...models import ErrorGroup, Rollup
 from ...models.rollup import RollupSpan, minute_of
-from .history import FAILED, RETRIED, WEEK, Period, count_by_outcome, rollups_in
+from .history import RETRIED, WEEK, Period, count_by_outcome, rollups_in
 
 #: Maximum error groups in a report; the others are counted in one number.
 MAX_GROUPS: Final = 50
@@ -176,18 +176,14 @@ def failing_places(database: str, period: Period) -> Places:
     return places
 
 
-def group_counts(database: str, period: Period, fingerprint: str) -> FailureCounts:
-    """Return one group's failed attempts in the period, as the report counts them."""
-    counts = Counter[str]()
-    for outcome, count in count_by_outcome(failures_in(database, period).filter(fingerprint=fingerprint)):
-        counts[outcome] += count
-    return FailureCounts(counts[RETRIED], counts[FAILED])
-
-
-def group_places(database: str, period: Period, fingerprint: str) -> Places:
-    """Return the tasks and queues of one group's failed attempts in the period."""
-    rows = failures_in(database, period).filter(fingerprint=fingerprint)
-    return _places_by_group(rows).get(fingerprint, Places())
+def failing_group(database: str, period: Period, fingerprint: str) -> FailingGroup:
+    """Return one group's failed attempts in the period, as the report counts them, and their tasks and queues."""
+    failing = FailingGroup(fingerprint, FailureCounts())
+    rows = failures_in(database, period).filter(fingerprint=fingerprint).order_by("task_name", "queue_name")
+    for task, queue, outcome, count in count_by_outcome(rows, "task_name", "queue_name"):
+        failing.places.add(task, queue, count)
+        failing.counts += FailureCounts(count, 0) if outcome == RETRIED else FailureCounts(0, count)
+    return failing
 
 
 def _places_by_group(rows: QuerySet[Rollup, Any]) -> Mapping[str, Places]:

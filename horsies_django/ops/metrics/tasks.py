@@ -1,4 +1,4 @@
-"""What the roll-ups know of names: their attempts, which tasks ran longest, and the errors of a task."""
+"""What the roll-ups know of names: their attempts, and which tasks ran longest."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from django.db.models.functions import Cast, Coalesce
 from ...core.histogram import merge, percentile
 from ...core.status import AttemptOutcome
 from ...db.expressions import NowPlus
-from ...models import ErrorGroup, Rollup
+from ...models import Rollup
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...models.rollup import RollupSpan
-from .history import Period, rollups_in
+from .history import rollups_in
 
 #: How far back names are read, in days, and at most how many of the newest roll-ups.
 MAX_DAYS: Final = 35
@@ -24,9 +24,6 @@ MAX_ROLLUPS: Final = 20_000
 #: Maximum number of the busiest names, and of roll-ups whose run times are read for them, the newest first.
 MAX_NAMES: Final = 200
 MAX_HISTOGRAMS: Final = 20_000
-
-#: Maximum number of errors of one name.
-MAX_ERRORS: Final = 20
 
 #: The numbers by which the busiest names can be ordered; the default is the last.
 NAME_ORDERS: Final = ("attempts", "failed", "p95", "seconds")
@@ -42,16 +39,6 @@ class KnownNames:
     queues: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
     error_codes: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorCount:
-    """The failed attempts with one error group; those without one are counted by error code, and ``group`` is None."""
-
-    error_code: str
-    count: int
-    retried: int
-    group: ErrorGroup | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +76,6 @@ def known_names(database: str) -> KnownNames:
     for names in (name_counts.queues, name_counts.tasks, name_counts.error_codes):
         names.pop("", None)
     return name_counts
-
-
-def errors_of(database: str, task_name: str, period: Period) -> list[ErrorCount]:
-    """Return the most frequent errors of a task name in a period, in two statements at most."""
-    failures = rollups_in(database, period.span, period.number, task_name=task_name).filter(_IS_FAILURE)
-    sums = (
-        failures.values_list("fingerprint", "error_code")
-        .annotate(total=Sum("count"), again=Sum("count", filter=Q(will_retry=True), default=0))
-        .order_by("-total", "error_code", "fingerprint")
-    )
-    top_rows = list(sums[:MAX_ERRORS])
-    keys = [fingerprint for fingerprint, *_ in top_rows if fingerprint]
-    groups = ErrorGroup.objects.using(database).in_bulk(keys) if keys else {}
-    return [ErrorCount(code, count, again, groups.get(fingerprint)) for fingerprint, code, count, again in top_rows]
 
 
 def busiest_names(database: str, order: str = NAME_ORDERS[-1]) -> list[NameCount]:
