@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
+from django.db import transaction
 
 from ..core.clock import aware
 from ..core.options import Options
 from ..db.clock import database_now
-from ..db.now import Now
 from ..models.schedule import NAMES_PER_STATEMENT, PLAN_COLUMNS, DisabledBy, Schedule, ScheduleQuerySet
 from .declaration import DeclaredSchedule, declarations
 from .validation import problems_of_declaration
@@ -30,9 +30,6 @@ DECLARED_COLUMNS: Final = (
     *("backend", "task_name", "workflow_name", "args", "kwargs", "options", "declared_enabled"),
     *("catch_up", "max_catch_up_runs", "overlap", *PLAN_COLUMNS),
 )
-
-#: Maximum tries to update a row that a scheduler or an operator changes at the same time.
-TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +95,19 @@ def _create(rows: ScheduleQuerySet, new: Sequence[Schedule], project: str) -> in
 
 def _change(rows: ScheduleQuerySet, row: Schedule, declared: Schedule) -> bool:
     """Update a row to a declaration's; return whether it changed."""
-    for _ in range(TRIES):
-        if not (changes := _changes(row, declared)):
+    if not _changes(row, declared):
+        return False
+    with transaction.atomic(using=rows.db):
+        locked = rows.locked(skip=False).filter(pk=row.pk).first()  # a scheduler may have sent a slot meanwhile
+        if locked is None or not (changes := _changes(locked, declared)):
             return False
-        # If a scheduler fired a slot meanwhile, the next run differs: read the row again.
-        mine = rows.filter(pk=row.pk, enabled=row.enabled).planned_for(row.next_run_at)
-        if mine.update(**changes | _planned(row, changes, rows.db), declared_at=Now(), updated_at=Now()):
-            return True
-        if (fresh := rows.filter(pk=row.pk).first()) is None:
-            return False
-        row = fresh
-    return False
+        for name, value in changes.items():
+            setattr(locked, name, value)
+        if "enabled" in changes:
+            locked.disabled_by = DisabledBy.CODE  # save() clears it if the row is enabled
+        locked.declared_at = database_now(rows.db)
+        locked.save(using=rows.db, update_fields=[*changes, "declared_at"])
+        return True
 
 
 def _changes(row: Schedule, declared: Schedule) -> dict[str, Any]:
@@ -128,18 +127,6 @@ def _switches_enabled(row: Schedule, changes: Mapping[str, Any]) -> bool:
         # A schedule without further slots, or with a bad timing, needs another plan first.
         return bool(changes.keys() & set(PLAN_COLUMNS) - {"enabled"})
     return has_new_declaration and row.disabled_by != DisabledBy.OPERATOR
-
-
-def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str, Any]:
-    """Return the new plan if ``changes`` contain a column that the next run depends on, else nothing."""
-    if not changes.keys() & set(PLAN_COLUMNS):
-        return {}
-    for name, value in changes.items():
-        setattr(row, name, value)
-    if "enabled" in changes:
-        row.disabled_by = DisabledBy.CODE  # plan() clears it if the row is enabled
-    row.plan(database_now(alias))
-    return row.planned
 
 
 def _is_same(value: Any, declared: Any) -> bool:
