@@ -250,7 +250,7 @@ class RetryPolicy:
         try:
             policy: Any = json.loads(stored) if isinstance(stored, str) else stored
             return None if policy is None or policy == NO_RETRIES else cls.from_json(policy)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"The stored retry policy is invalid: {error}") from error
 
     @classmethod

@@ -10,7 +10,7 @@ from django.db.models.expressions import DatabaseDefault
 
 from .now import Now, is_moved
 
-__all__ = ["DateTimeField", "JSONField", "strings_in"]
+__all__ = ["DateTimeField", "JSONField", "indexes_in", "strings_in"]
 
 
 class _DjangoNamed(models.Field):  # type: ignore[type-arg]  # generic in the stubs only
@@ -52,3 +52,8 @@ else:
 def strings_in(stored: Any) -> list[str]:
     """Return the strings of a stored list; an empty list if the value is no list."""
     return [text for text in stored if isinstance(text, str)] if isinstance(stored, list) else []
+
+
+def indexes_in(stored: Any) -> list[int]:
+    """Return the indexes in a stored list; an empty list if the value is no list."""
+    return [index for index in stored if type(index) is int and 0 <= index < 2**31] if isinstance(stored, list) else []

@@ -248,6 +248,21 @@ def test_a_graph_of_two_boxes_and_a_path_of_two_nodes_are_left_out(staff):
     assert "horsies-steps" not in html
 
 
+@pytest.mark.once
+def test_a_graph_without_a_path_of_three_nodes_has_no_list_of_its_nodes(staff):
+    html = page(staff(*VIEW), workflow(*(node(name, 0, (0, 1)) for name in "abc"), seconds=1))
+
+    assert "horsies-drawn" in html
+    assert "Critical path" not in html
+
+
+@pytest.mark.once
+def test_each_reason_that_holds_a_node_back_has_a_line_of_its_own(staff):
+    row = workflow({"node_id": "nap", "kind": "sleep"}, status="PAUSED", open_count=1)
+
+    assert "is resumed.<br>It is sleeping." in page(staff(*VIEW), row, "?node=0")
+
+
 def graph_of(html):
     return html.partition('<svg class="horsies-graph')[2].partition("</svg>")[0]
 

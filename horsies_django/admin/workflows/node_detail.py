@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db.models import JSONField
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -84,7 +84,7 @@ def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) 
 def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
     yield _("State"), format_html('<span class="horsies-status horsies-status-{}">{}</span>', line.status, line.state)
     yield _("Details"), _describe_work(line)
-    yield _("Why it has not finished"), " ".join(_reasons(node))
+    yield _("Why it has not finished"), format_html_join(mark_safe("<br>"), "{}", zip(_reasons(node)))
     yield _("Waits for"), _sources(line)
     yield _("Starts"), _condition(node)
     yield _("Attempts"), line.attempts

@@ -101,6 +101,6 @@ def _not_covered(policy: RetryPolicy, code: str, exception_class: str) -> str:
         return _("another attempt can't fix %s") % code
     kind = exception_class.removeprefix("builtins.").rpartition(".")[2]
     is_telling = not kind or code != OperationalCode.UNHANDLED_EXCEPTION
-    names = "/".join(filter(None, (kind, code if is_telling else "")))
+    names = f"{kind} ({code})" if kind and is_telling else kind or code
     listed = ", ".join(policy.auto_retry_for[:_NAMED]) + ("…" if len(policy.auto_retry_for) > _NAMED else "")
-    return _("%(names)s is not in auto_retry_for (%(listed)s)") % {"names": names, "listed": listed}
+    return _("its retry policy covers %(listed)s, not %(names)s") % {"names": names, "listed": listed}

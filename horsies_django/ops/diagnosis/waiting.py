@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce
 from ...core.numbers import format_lower_bound
 from ...core.status import BeatRole, TaskStatus
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
-from ...db.fields import strings_in
+from ...db.fields import indexes_in, strings_in
 from ...db.now import Now
 from ...models import Heartbeat, Queue, Task, Worker, Workflow, WorkflowTask
 from ...models.claim.query import DUE_AT
@@ -105,7 +105,7 @@ def _node(node: WorkflowTask) -> Iterator[Reason]:
     if has_not_begun and node.workflow.status == WorkflowStatus.PAUSED:
         yield _paused(node.workflow)
     if has_not_begun and (node.open_deps or node.open_ctx):
-        places = {*node.waits_for, *(node.ctx_from or ())}
+        places = {*indexes_in(node.waits_for), *indexes_in(node.ctx_from)}
         nodes = WorkflowTask.objects.using(node._state.db).filter(workflow=node.workflow_id, task_index__in=places)
         open_nodes = nodes.filter(completed_at__isnull=True).order_by("task_index").only("pk", "node_id")[:MAX_RELATED]
         about = [RelatedRow(WorkflowTask, other.pk, other.node_id) for other in open_nodes]
