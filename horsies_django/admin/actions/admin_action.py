@@ -46,8 +46,8 @@ class AdminAction:
     """
 
     name: str
-    label: _StrPromise
-    list_label: _StrPromise
+    label: _StrPromise | str
+    list_label: _StrPromise | str
     question: _StrPromise | str = ""
     act: Callable[..., int]
     message: Callable[[int], str]

@@ -18,7 +18,8 @@ FOLD_ABOVE: Final = 20
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
-_STATUS_PRECEDENCE: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
+#: The states of nodes, the most urgent first.
+URGENCY: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 
 
 class GraphNode(NamedTuple):  # not a dataclass, which takes three times as long to make: there may be five thousand
@@ -71,7 +72,7 @@ class GraphBox(NamedTuple):
         return cls(
             nodes,
             counts,
-            next(state for state in _STATUS_PRECEDENCE if counts[state]),
+            next(state for state in URGENCY if counts[state]),
             min((node.began for node in nodes if node.began), default=None),
             max(ends) if len(ends) == len(nodes) else None,
         )

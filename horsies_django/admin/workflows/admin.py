@@ -5,27 +5,25 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.numbers import format_duration, format_number
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowStatus
+from ...db.fields import indexes_in
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.payload_view.contents import decode_text_columns, with_text_columns
-from ...workflows.lifecycle import RETRY_NODE
 from ..actions.action_admin import ActionAdmin, Button
 from ..actions.admin_action import AdminAction
 from ..ages import relative_time
@@ -39,7 +37,8 @@ from ..lists.time_filters import SentFilter
 from ..status_text import status_badge
 from .filters import NameFilter, TreeFilter, WorkflowStateFilter
 from .masking import mask_of_workflow
-from .workflow_actions import RETRY, WORKFLOW_ACTIONS, EventForm, nodes_run_again
+from .nodes import node_rows
+from .workflow_actions import RETRY, WORKFLOW_ACTIONS, EventForm, retry_of_node
 
 if TYPE_CHECKING:
     from ..lists.search import Search
@@ -59,7 +58,8 @@ _COLUMNS_OF: Final = {
 }
 
 
-_NOT_RETRIED: Final = _("The node “%s” was not changed: its state, or the state of a later node, does not allow it.")
+#: Maximum number of the nodes of a success policy that are named.
+_MAX_NAMED: Final = 500
 
 
 class WorkflowAdmin(SearchAdmin, ActionAdmin):
@@ -197,43 +197,20 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
 
     def retry_node_view(self, request: HttpRequest, object_id: str, index: int) -> HttpResponse:
         """Retry one failed or skipped node, and the nodes that were skipped because of it. GET asks first."""
-        from ...workflows import control  # only here, because it imports the engine
-
         row = self.get_object(request, unquote(object_id))
         if not (self.has_view_permission(request, row) and RETRY.is_allowed(request, self.model)):
             raise PermissionDenied
         if row is None:
             return self.not_found(request, object_id)
-        rows = WorkflowTask.objects.using(row._state.db).filter(workflow=row, task_index=index)
-        node = rows.only("node_id", "kind").order_by("task_index").first()
+        node = node_rows(row).filter(task_index=index).only("node_id", "kind", "task_index", "workflow_id").first()
         if node is None:
             raise Http404(gettext("There is no such node."))
-        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
-        back = reverse(name, args=[row.pk])
-        extent = _retried_items(row, index) if node.kind == NodeKind.MAP else _retried_below(node)
+        action, rows = retry_of_node(node), self.get_queryset(request).filter(pk=row.pk)
+        back = reverse(f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change", args=[row.pk])
         if request.method != "POST":
-            return self._confirm_retry(request, row, node.node_id, extent, back)
-        if control.retry(row._state.db, row.pk, Q(node_id=node.node_id)):
-            message, level = gettext("The node “%s” was re-queued."), messages.SUCCESS
-            LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node.node_id)  # type: ignore[arg-type]  # the stubs ask for a queryset, Django takes any list
-        else:
-            message, level, extent = str(_NOT_RETRIED), messages.WARNING, ""
-        self.message_user(request, f"{message % node.node_id} {extent}".rstrip(), level)
+            return self.confirmation_page(request, action, rows, None, {"back": back})
+        self.apply_and_log(request, action, rows, None)
         return HttpResponseRedirect(back)
-
-    def _confirm_retry(self, request: HttpRequest, row: Workflow, node_id: str, extent: str, back: str) -> HttpResponse:
-        request.current_app = self.admin_site.name  # as every admin page does
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "media": self.media,
-            "title": gettext("Retry node %s?") % node_id,
-            "name": node_id,
-            "extent": extent,
-            "workflow": row,
-            "back": back,
-        }
-        return TemplateResponse(request, "admin/horsies_django/workflow_retry_node.html", context)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Suggest the events that the workflow's nodes wait for."""
@@ -300,10 +277,19 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
 
     @admin.display(description=_("success policy"))
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
-        """The success policy as stored, with the names of its nodes."""
-        from .completion_reason import with_node_names
-
-        return as_json(with_node_names(workflow, workflow.success_policy))
+        """The success policy as stored, with the names of its nodes in place of their positions."""
+        policy = workflow.success_policy
+        if not isinstance(policy, list) or not all(isinstance(case, dict) for case in policy):  # a damaged row
+            return as_json(policy)
+        places = sorted({place for case in policy for stored in case.values() for place in indexes_in(stored)})
+        nodes = node_rows(workflow).filter(task_index__in=places[:_MAX_NAMED])
+        names = dict(nodes.values_list("task_index", "node_id"))
+        return as_json(
+            [
+                {key: [names.get(place, place) for place in indexes_in(stored)] for key, stored in case.items()}
+                for case in policy
+            ]
+        )
 
 
 def _is_empty(workflow: Workflow, column: str) -> bool:
@@ -335,22 +321,6 @@ def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
         return "-"
     mask = mask_of_workflow(workflow)
     return as_json(mask.apply(name, value), mask)
-
-
-def _retried_items(workflow: Workflow, index: int) -> str:
-    """Say how many items of a map run again with it."""
-    items = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, map_index=index)
-    count = items.filter(RETRY_NODE.is_possible).count()
-    return ngettext("%s item runs again.", "%s items run again.", count) % format_number(count) if count else ""
-
-
-def _retried_below(node: WorkflowTask) -> str:
-    """Say how many nodes of its subworkflow run again with it; nothing if it has none."""
-    from ...workflows.engine.retry_nodes import count_failed
-
-    database = str(node._state.db)
-    children = Workflow.objects.using(database).filter(parent=node, is_replaced=False)
-    return nodes_run_again(count_failed(database, children)) if node.kind == NodeKind.SUBWORKFLOW else ""
 
 
 def _awaited_events(workflow: Workflow | None) -> list[str]:

@@ -15,7 +15,7 @@ from ...ops.payload_view.contents import decode_text_columns, error_data, with_t
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..formatting import as_json, cut, text_block
 from .masking import mask_of_node
-from .node_rows import node_rows
+from .nodes import node_rows
 
 #: How many maps and subworkflows are looked into, one in the other. Takes one statement each.
 MAX_DEPTH: Final = 3
@@ -39,45 +39,26 @@ class NodeError:
     traceback: SafeString | str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FailingNode:
-    """A failed node. ``inside`` are the maps and nodes of subworkflows around it, from the outermost."""
-
-    node: WorkflowTask
-    inside: list[WorkflowTask]
-
-    @property
-    def error(self) -> NodeError:
-        """Its error."""
-        return node_error(self.node)
-
-    @property
-    def can_retry(self) -> bool:
-        """Whether the state of its workflow allows a retry now."""
-        return can_retry_nodes(self.node.workflow)
-
-
 def can_retry_nodes(workflow: Workflow) -> bool:
     """Return whether the state of a workflow allows its failed nodes to be retried."""
     return workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
 
 
-def failing_node(workflow: Workflow) -> FailingNode | None:
-    """Return the node that made a workflow fail, or the first one that failed so far; None if none did.
+def failing_nodes(workflow: Workflow) -> list[WorkflowTask]:
+    """Return the node that made a workflow fail, or the first one that failed so far; an empty list if none did.
 
-    For a map it is the first item that failed, for a subworkflow the node that made that fail. Takes one statement, and
-    one for each map and each subworkflow around the node.
+    For a map it is the first item that failed, for a subworkflow the node that made that fail: it is the last one, and
+    before it are the maps and nodes of subworkflows around it, from the outermost. Takes one statement for each.
     """
     name = workflow.error.get("node_id") if isinstance(workflow.error, dict) else None
     if workflow.status == WorkflowStatus.COMPLETED or (name is None and workflow.failed_index is None):
-        return None
+        return []
     is_it = Q(task_index=workflow.failed_index) if name is None else Q(node_id=name)
-    node = _first_failed(node_rows(workflow).filter(is_it))
-    inside: list[WorkflowTask] = []
-    while node is not None and len(inside) < MAX_DEPTH and (deeper := _failed_in(node)) is not None:
-        inside.append(node)
-        node = deeper
-    return None if node is None else FailingNode(node, inside)
+    node, nodes = _first_failed(node_rows(workflow).filter(is_it)), list[WorkflowTask]()
+    while node is not None:
+        nodes.append(node)
+        node = _failed_in(node) if len(nodes) <= MAX_DEPTH else None
+    return nodes
 
 
 def _failed_in(node: WorkflowTask) -> WorkflowTask | None:

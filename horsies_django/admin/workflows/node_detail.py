@@ -19,10 +19,10 @@ from ...models import TaskAttempt, Workflow, WorkflowTask
 from ...ops.diagnosis import reasons_of, reasons_of_node
 from ...ops.payload_view.contents import PARTS, decode_text_columns, with_text_columns
 from ..formatting import as_json, format_time
+from ..status_text import status_badge
 from .failing_node import NodeError, attempt_error, node_error
 from .masking import mask_of_node
-from .node_rows import node_rows
-from .node_table import NodeLine
+from .nodes import NodeLine, node_rows
 
 #: JSON columns may be huge or deeply nested, so they are read as text.
 _JSON: Final = tuple(field.name for field in WorkflowTask._meta.concrete_fields if isinstance(field, JSONField))
@@ -69,20 +69,22 @@ def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) 
         error=error if attempt is None else attempt_error(attempt),
         error_heading=_("Error") if attempt is None else _("Error of attempt %d") % attempt.attempt,
         values=[
-            (name, _shown(node, column))
+            (name, _shown(node, column, getattr(node, column)))
             for name, column in ((_("Arguments"), "kwargs"), (_("Result"), "result"))
             if getattr(node, column) and not (column == "result" and has_error)
         ],
         row=[
-            (field.name, _shown(node, field.name))
+            (field.name, _shown(node, field.name, value))
             for field in node._meta.concrete_fields
-            if field.name not in _SHOWN_ELSEWHERE and _is_something(field.value_from_object(node))
+            if field.name not in _SHOWN_ELSEWHERE
+            and (value := getattr(node, field.attname)) not in (None, "", [], {})
+            and value is not False
         ],
     )
 
 
 def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:
-    yield _("State"), format_html('<span class="horsies-status horsies-status-{}">{}</span>', line.status, line.state)
+    yield _("State"), status_badge(node)
     yield _("Details"), _describe_work(line)
     yield _("Why it has not finished"), format_html_join(mark_safe("<br>"), "{}", zip(_reasons(node)))
     yield _("Waits for"), _sources(line)
@@ -106,9 +108,9 @@ def _reasons(node: WorkflowTask) -> list[str]:
 
 def _describe_work(line: NodeLine) -> SafeString | str:
     """Name its task, subworkflow or event, with a link to it."""
-    words = line.task or line.kind
-    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if line.has_other_page else words
-    return format_html("{} ({})", shown, line.kind) if line.task and line.kind else shown
+    words = line.name or line.kind
+    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if line.address else words
+    return format_html("{} ({})", shown, line.kind) if line.name and line.kind else shown
 
 
 def _sources(line: NodeLine) -> SafeString:
@@ -141,12 +143,7 @@ def _failed_attempt(node: WorkflowTask) -> TaskAttempt | None:
     return last if last is not None and last.error_code else None
 
 
-def _is_something(value: Any) -> bool:
-    return value not in (None, "", [], {}) and value is not False
-
-
-def _shown(node: WorkflowTask, name: str) -> Any:
-    value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # only concrete fields are listed
+def _shown(node: WorkflowTask, name: str, value: Any) -> Any:
     if isinstance(value, datetime):
         return format_time(value, exactly=False)
     if not isinstance(value, dict | list):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from django import forms
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -20,7 +21,7 @@ from ...core.serialization import check_size, dumps, encode
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.nodes import EVENT_NAME_LENGTH, event_name_error
-from ...models import Workflow
+from ...models import Workflow, WorkflowTask
 from ..actions.admin_action import AdminAction, all_rows
 from ..form_fields import JSONPayloadField, SuggestionInput
 
@@ -112,6 +113,51 @@ class RetryAction(AdminAction):
     def report(self, count: int, parts: int) -> str:
         """See :meth:`AdminAction.report`."""
         return f"{super().report(count, parts)} {nodes_run_again(parts)}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRetry(AdminAction):
+    """Retries one node; for a map or a subworkflow, it reports how many nodes within run again."""
+
+    node: WorkflowTask
+
+    def extent(self, rows: QuerySet[Any] | None) -> str:
+        """See :meth:`AdminAction.extent`."""
+        from ...workflows.engine.retry_nodes import count_failed_in
+
+        return nodes_run_again(count_failed_in(self.node))
+
+    def change(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, int]:
+        """See :meth:`AdminAction.change`."""
+        from ...workflows.engine.retry_nodes import count_failed_in
+
+        inside = count_failed_in(self.node)
+        return self.act(rows), inside
+
+    def report(self, count: int, parts: int) -> str:
+        """See :meth:`AdminAction.report`."""
+        return f"{self.message(count)} {nodes_run_again(parts)}".rstrip() if count else ""
+
+
+def retry_of_node(node: WorkflowTask) -> AdminAction:
+    """Return the action that retries one node, and the nodes that were skipped because of it."""
+
+    def act(rows: QuerySet[Any]) -> int:
+        from ...workflows import control
+
+        return control.retry(rows.db, node.workflow_id, Q(pk=node.pk))
+
+    label = gettext("Retry %(name)s") % {"name": node.node_id}
+    return NodeRetry(
+        name="retry",
+        label=label,
+        list_label=label,
+        act=act,
+        message=lambda count: gettext("The node “%s” was re-queued.") % node.node_id,
+        logged_columns=(),
+        warning=_("The node runs again, and so do the nodes that were skipped because of it."),
+        node=node,
+    )
 
 
 def nodes_run_again(count: int) -> str:

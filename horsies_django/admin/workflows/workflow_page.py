@@ -20,12 +20,10 @@ from ..formatting import as_json, format_time
 from ..graph.boxes import GraphBox, GraphNode, critical_path, edges_between, fold_nodes
 from ..graph.drawing import MARKS, STATES, draw, state_bar, status_label, time_of
 from ..graph.layout import compute_layout
-from .completion_reason import completion_reason
-from .failing_node import FailingNode, NodeError, can_retry_nodes, failing_node, workflow_error
+from .failing_node import NodeError, can_retry_nodes, failing_nodes, node_error, workflow_error
 from .masking import mask_of_workflow
 from .node_detail import NodeDetail, find_node, node_detail
-from .node_rows import WorkflowNodes, read_workflow_nodes
-from .node_table import NodeFilter, NodeLine, node_lines, page_rows, parse_index
+from .nodes import NodeFilter, NodeLine, WorkflowNodes, node_lines, page_rows, parse_index, read_workflow_nodes
 
 #: The number of boxes of a graph. Fewer say no more than the table, more would not be readable.
 MIN_BOXES: Final = 3
@@ -106,40 +104,37 @@ class WorkflowPage:
     # The error.
 
     @cached_property
-    def failing(self) -> FailingNode | None:
+    def _failing(self) -> list[WorkflowTask]:
+        return failing_nodes(self.workflow)
+
+    @property
+    def failing(self) -> WorkflowTask | None:
         """The node that made it fail, or the first one that failed so far."""
-        return failing_node(self.workflow)
+        return self._failing[-1] if self._failing else None
 
     @property
     def error(self) -> NodeError | None:
         """The error of the failing node; else that of the workflow."""
-        return self.failing.error if self.failing else workflow_error(self.workflow)
+        return node_error(self.failing) if self.failing else workflow_error(self.workflow)
 
     @property
     def failing_links(self) -> dict[str, str]:
         """The URLs of the failing node: its details, its task, its retry. Those that it does not have are empty."""
-        if self.failing is None:
+        if (node := self.failing) is None:
             return {}
-        node = self.failing.node
         key = node.workflow_id
         page = "" if key == self.workflow.pk else self._page_url("workflow", key)
-        has_task = node.kind == NodeKind.TASK and node.task_id is not None and self._sees_tasks
         return {
             "node": f"{page}?node={node.task_index}#node",
-            "task": self._page_url("task", node.task_id) if has_task else "",
-            "retry": self._retry_url(node.task_index, key) if self.failing.can_retry else "",
+            "task": self._task_url(node.kind, node.task_id),
+            "retry": self._retry_url(node.task_index, key) if can_retry_nodes(node.workflow) else "",
         }
 
     @property
     def failing_inside(self) -> list[str]:
         """The maps and subworkflows around the failing node, from the outermost."""
         words = {NodeKind.MAP: _("item of the map %s"), NodeKind.SUBWORKFLOW: _("node of the subworkflow %s")}
-        return [words[NodeKind(node.kind)] % node.node_id for node in (self.failing.inside if self.failing else ())]
-
-    @property
-    def completion_reason(self) -> str:
-        """Why it is COMPLETED although not all of its nodes are."""
-        return completion_reason(self.workflow, self._nodes.counts)
+        return [words[NodeKind(node.kind)] % node.node_id for node in self._failing[:-1]]
 
     # The graph.
 
@@ -187,16 +182,17 @@ class WorkflowPage:
     # The table.
 
     @cached_property
-    def _page(self) -> tuple[list[dict[str, Any]], str | None]:
+    def _page(self) -> tuple[list[WorkflowTask], str | None]:
         of = (box for box in self._boxes if box.is_folded and box.first.position == self.filter.box)
         folded = next(([node.position for node in box.nodes] for box in of), ())
-        return page_rows(self.workflow, self.filter, folded, self.node)
+        return page_rows(self.workflow, self.filter, folded)
 
     @cached_property
     def _lines(self) -> list[NodeLine]:
         """The line of the node that is shown in detail, if any, and those of the table."""
         retry = self._retry_url if can_retry_nodes(self.workflow) else None
-        return node_lines(self.workflow, self._page[0], self._node_url, retry)
+        nodes = [*([self.node] if self.node else []), *self._page[0]]
+        return node_lines(self.workflow, nodes, self._other_page, retry)
 
     @property
     def lines(self) -> list[NodeLine]:
@@ -220,7 +216,7 @@ class WorkflowPage:
         """The node that is shown in detail, if any."""
         if self.node is None:
             return None
-        is_on_top = self.failing is not None and self.failing.node.pk == self.node.pk
+        is_on_top = self.failing is not None and self.failing.pk == self.node.pk
         return node_detail(self.node, self._lines[0], is_on_top=is_on_top)
 
     # Related rows.
@@ -281,15 +277,17 @@ class WorkflowPage:
         node = box.first
         if box.is_folded:
             return f"?of={node.position}#nodes"
-        return self._node_url(node.kind, node.key, node.position, node.task_id)
+        return self._other_page(node.kind, node.key, node.position, node.task_id) or f"?node={node.position}#node"
 
-    def _node_url(self, kind: str, key: int, index: int, task_id: UUID | None) -> str:
-        """Return the URL of a node's details: its task, its subworkflow, the items of a map, or its row."""
-        if kind == NodeKind.SUBWORKFLOW and key in self._subworkflow_urls:
-            return self._subworkflow_urls[key]
-        if kind == NodeKind.TASK and task_id is not None and self._sees_tasks:
-            return self._page_url("task", task_id)
-        return f"?of={index}#nodes" if kind == NodeKind.MAP else f"?node={index}#node"
+    def _other_page(self, kind: str, key: int, index: int, task_id: UUID | None) -> str:
+        """Return the URL of a node's task, of its subworkflow, or of the items of a map; empty if it has none."""
+        if kind == NodeKind.MAP:
+            return f"?of={index}#nodes"
+        return self._subworkflow_urls.get(key, "") or self._task_url(kind, task_id)
+
+    def _task_url(self, kind: str, task_id: UUID | None) -> str:
+        has_task = kind == NodeKind.TASK and task_id is not None and self._sees_tasks
+        return self._page_url("task", task_id) if has_task else ""
 
     @cached_property
     def _subworkflow_urls(self) -> dict[int, str]:

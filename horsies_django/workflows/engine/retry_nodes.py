@@ -76,6 +76,15 @@ def count_failed(database: str, workflows: Iterable[Workflow]) -> int:
     return failures.exclude(outer).count()
 
 
+def count_failed_in(node: WorkflowTask) -> int:
+    """Return how many items of a map, or nodes of a subworkflow, run again with this node; 0 for other nodes."""
+    database = str(node._state.db)
+    if node.kind == NodeKind.MAP:
+        return _failures(database).filter(workflow=node.workflow_id, map_index=node.task_index).count()
+    children = Workflow.objects.using(database).filter(parent=node, is_replaced=False)
+    return count_failed(database, children) if node.kind == NodeKind.SUBWORKFLOW else 0
+
+
 def _failures_within(database: str, workflows: Iterable[Workflow]) -> NodeRows:
     """Return the nodes to retry of those workflows that do not run, and of those below them that do not."""
     keys = subtree_statuses(database, [workflow.pk for workflow in workflows if workflow.status in RETRYABLE])

@@ -23,7 +23,7 @@ def test_a_failed_node_is_retried_with_three_clicks_from_the_overview(browser):
     browser.click("shop.order")
     browser.await_text("charge failed")
     browser.click("Retry charge")
-    browser.await_text("Retry node charge?")
+    browser.await_text("Retry charge?")
     browser.click("Retry charge")
 
     browser.await_text("The node “charge” was re-queued.")
