@@ -273,7 +273,8 @@ def _show_pages(kinds: Collection[str], plain: Collection[Any], client: Any) -> 
         pages = [(key, key, "") for key in model._base_manager.values_list("pk", flat=True)]
         if model is WorkflowTask:
             nodes = model.objects.filter(workflow__in=WorkflowRow.objects.all())
-            pages = [(pk, key, f"?node={index}") for pk, key, index in nodes.values_list("pk", "workflow", "task_index")]
+            places = nodes.values_list("pk", "workflow", "task_index")
+            pages = [(pk, key, f"?node={index}") for pk, key, index in places]
         for pk, key, query in pages:
             if pk not in plain:
                 address = reverse(f"admin:horsies_django_{shown._meta.model_name}_change", args=[quote(key)])
