@@ -276,7 +276,7 @@ def _show_pages(kinds: Collection[str], plain: Collection[Any], client: Any) -> 
             places = nodes.values_list("pk", "workflow", "task_index")
             pages = [(pk, key, f"?node={index}") for pk, key, index in places]
         for pk, key, query in pages:
-            if pk not in plain:
+            if pk not in plain and key != "":  # no address has an empty key
                 address = reverse(f"admin:horsies_django_{shown._meta.model_name}_change", args=[quote(key)])
                 assert client.get(address + query).status_code == 200, address + query
 
