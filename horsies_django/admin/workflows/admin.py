@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.db.models.fields.json import KT
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
