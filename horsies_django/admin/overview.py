@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
@@ -20,7 +19,7 @@ from ..core.options import Options
 from ..core.workflow_status import WorkflowStatus
 from ..models import Queue, Schedule, Task, Worker, Workflow
 from ..models.schedule import DisabledBy
-from ..ops.metrics import Count, MetricsSnapshot, collect
+from ..ops.metrics import MetricsSnapshot, collect
 from ..ops.metrics.errors import failure_report
 from ..ops.metrics.history import Period, attempt_history
 from ..ops.metrics.snapshot import QueueMetrics
@@ -55,22 +54,6 @@ TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A number, its label, and the URL of the list behind it."""
-
-    key: str
-    label: Any
-    hint: Any
-    count: Count
-    url: str | None
-
-    @property
-    def exactness_note(self) -> Any:
-        """A note on how exact the number is."""
-        return exactness_note(self.count)
-
-
 class OverviewAdmin(SinglePageAdmin):
     """Shows the overview in place of a list. Requires permission to view tasks; other sections need their own."""
 
@@ -103,7 +86,14 @@ class OverviewAdmin(SinglePageAdmin):
         return {
             "snapshot": snapshot,
             "tiles": [
-                Tile(key, label, hint, snapshot.counts[key], links.list_url(Task, kind="all", **query))
+                {
+                    "key": key,
+                    "label": label,
+                    "hint": hint,
+                    "count": (count := snapshot.counts[key]),
+                    "exactness_note": exactness_note(count),
+                    "url": links.list_url(Task, kind="all", **query),
+                }
                 for key, label, hint, query in TILES
             ],
             "counted_until": describe_lag(snapshot.rollup_lag, snapshot.second),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -44,16 +43,6 @@ TEXTS: Final[Mapping[str, PeriodTexts]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PeriodTab:
-    """A link to the page with another period."""
-
-    label: Any
-    words: Any
-    url: str
-    is_current: bool
-
-
 def chosen_period(request: HttpRequest, default: Period = HOUR) -> Period:
     """Return the period that the address asks for; the default for an unknown one."""
     return PERIODS.get(request.GET.get(PARAMETER, ""), default)
@@ -65,10 +54,10 @@ def chart_title(name: Any, period: Period) -> str:
     return f"{name}, {texts.words}, {texts.bars}"
 
 
-def period_tabs(chosen: Period, query: Mapping[str, str] = {}) -> list[PeriodTab]:
+def period_tabs(chosen: Period, query: Mapping[str, str] = {}) -> list[dict[str, Any]]:
     """Return a link for each period, with the other parameters of the page."""
     urls = {key: f"?{urlencode({**query, PARAMETER: key})}" for key in PERIODS}
-    return [PeriodTab(TEXTS[key].label, TEXTS[key].words, url, key == chosen.key) for key, url in urls.items()]
+    return [{**TEXTS[key]._asdict(), "url": url, "is_current": key == chosen.key} for key, url in urls.items()]
 
 
 def minutes_ahead() -> int:

@@ -97,9 +97,9 @@ def test_the_tile_the_list_and_the_command_count_the_same_overdue_tasks(db, staf
     call_command("horsies_status", json=True)
     counts = json.loads(capsys.readouterr().out)["counts"]
 
-    tile = next(tile for tile in overview.context["tiles"] if tile.key == "overdue")
-    assert "trouble=overdue" in tile.url
-    assert tile.count.number == counts["overdue"]["count"] == 1
+    tile = next(tile for tile in overview.context["tiles"] if tile["key"] == "overdue")
+    assert "trouble=overdue" in tile["url"]
+    assert tile["count"].number == counts["overdue"]["count"] == 1
     assert found == {"overdue": [past.pk], "late": [waits.pk]}
     assert 'horsies-status-pending">Overdue<' in client.get(LIST, {"trouble": "overdue"}).content.decode()
     assert 'horsies-status-pending">Due<' in client.get(LIST, {"trouble": "late"}).content.decode()

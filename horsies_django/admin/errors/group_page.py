@@ -6,7 +6,6 @@ Each button leads to an action of their list, which counts them, asks, and acts;
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -18,7 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ...models import Task, TaskAttempt, Worker
+from ...models import Task, Worker
 from ...models.rollup import minute_of
 from ...ops.error_groups import last_failure, task_counts
 from ...ops.metrics import Count
@@ -31,7 +30,7 @@ from ..charts import LABELS, Chart, Panel, Series
 from ..formatting import format_count, format_time, text_block
 from ..links import Links
 from ..periods import TEXTS, chart_title, chosen_period, counted_until, minutes_ahead, period_tabs
-from .rows import ErrorName, tasks_url
+from .rows import error_name, tasks_url
 
 #: Characters of an error message.
 MAX_MESSAGE: Final = 2_000
@@ -62,40 +61,6 @@ _BUTTONS: Final[tuple[tuple[str, str, Callable[[int], str]], ...]] = (
 _ANY_ROW: Final = str(UUID(int=0))
 
 
-@dataclass(frozen=True, slots=True)
-class StateCount:
-    """How many of the group's tasks are in a state now, and the address of their list."""
-
-    key: str
-    label: Any
-    hint: Any
-    count: Count
-    url: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupButton:
-    """A button: the address to post to, and the hidden fields."""
-
-    label: str
-    url: str
-    fields: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LastFailure:
-    """The newest attempt of the group that still exists."""
-
-    task: SafeString | str
-    call: str
-    attempt: TaskAttempt
-    finished: str
-    worker: SafeString | str
-    message: str
-    traceback: SafeString | str
-    traceback_key: str = TRACEBACK
-
-
 def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str, Any]:
     """Return the context of the page. ``group`` was read with ``read_at``. Takes at most eight statements."""
     database, period = str(group._state.db), chosen_period(request)
@@ -107,12 +72,18 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
         "title": str(group),
         **counted_until(database),
         "group": group,
-        "error": ErrorName.of(group, group.pk),
+        "error": error_name(group, group.pk),
         "run": _run_text(latest_run(database, group, group.read_at), group),
         "first_seen": _seen(group.first_seen_at, group),
         "last_seen": _seen(group.last_seen_at, group),
         "states": [
-            StateCount(key, label, hint, counts[key], tasks_url(links, group.pk, **query) if query else None)
+            {
+                "key": key,
+                "label": label,
+                "hint": hint,
+                "count": counts[key],
+                "url": tasks_url(links, group.pk, **query) if query else None,
+            }
             for key, label, hint, query in _STATES
             if counts[key] or query is not None
         ],
@@ -129,18 +100,18 @@ def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str
 
 def _buttons(
     site: AdminSite, request: HttpRequest, links: Links, fingerprint: str, counts: Mapping[str, Count]
-) -> list[GroupButton]:
-    """Return the actions that this user may use, for states with tasks."""
+) -> list[dict[str, Any]]:
+    """Return buttons for the actions that this user may use, for states with tasks: where and what to post."""
     tasks: Any = site.get_model_admin(Task) if site.is_registered(Task) else None
     if not isinstance(tasks, ActionAdmin) or not tasks.has_view_permission(request):
         return []
     allowed = {action.name for action in tasks.allowed_actions(request)}
     return [
-        GroupButton(
-            label(count.number) % format_count(count),
-            url,
-            (("action", name), ("select_across", "1"), ("index", "0"), (ACTION_CHECKBOX_NAME, _ANY_ROW)),
-        )
+        {
+            "label": label(count.number) % format_count(count),
+            "url": url,
+            "fields": (("action", name), ("select_across", "1"), ("index", "0"), (ACTION_CHECKBOX_NAME, _ANY_ROW)),
+        }
         for name, state, label in _BUTTONS
         if name in allowed and (count := counts[state]) and (url := tasks_url(links, fingerprint, state=state))
     ]
@@ -184,18 +155,20 @@ def _to_minute(moment: datetime) -> str:
     return format_time(moment, exactly=False).rpartition(":")[0]
 
 
-def _last(group: Any, links: Links) -> LastFailure | None:
+def _last(group: Any, links: Links) -> dict[str, Any] | None:
+    """Return the newest attempt of the group that still exists."""
     failure = last_failure(group)
     if failure is None:
         return None
     attempt, task = failure
     message = attempt.error_message
-    return LastFailure(
-        links.to(Task, task.pk, task.task_name),
-        excerpt_of(task),
-        attempt,
-        format_time(attempt.finished_at),
-        links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
-        message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
-        text_block(attempt.traceback, end=True, key=TRACEBACK) if attempt.traceback else "",
-    )
+    return {
+        "task": links.to(Task, task.pk, task.task_name),
+        "call": excerpt_of(task),
+        "attempt": attempt,
+        "finished": format_time(attempt.finished_at),
+        "worker": links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
+        "message": message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
+        "traceback": text_block(attempt.traceback, end=True, key=TRACEBACK) if attempt.traceback else "",
+        "traceback_key": TRACEBACK,
+    }

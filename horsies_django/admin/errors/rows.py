@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from ...core.results import OperationalCode
 from ...models import ErrorGroup, Task
-from ...ops.metrics.errors import FailingGroup, FailureCounts, FailureReport
+from ...ops.metrics.errors import FailingGroup, FailureReport
 from ...ops.metrics.history import Period
 from ..ages import relative_time
 from ..charts import small_bars
@@ -43,83 +42,59 @@ def tasks_url(links: Links, fingerprint: str, **query: str) -> str | None:
     return links.list_url(Task, **{FINGERPRINT: fingerprint}, **query, kind="all")
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorName:
-    """The name of an error group in parts: the class without its module, or else the code, and where it is raised."""
+def error_name(group: ErrorGroup | None, fingerprint: str) -> dict[str, str]:
+    """Return the name of a group in parts: the class without its module, or else the code, and where it is raised.
 
-    name: str
-    module: str
-    code: str
-    location: str
-
-    @classmethod
-    def of(cls, group: ErrorGroup | None, fingerprint: str) -> ErrorName:
-        """Return the name of a group; its fingerprint if it has no row."""
-        if group is None:
-            return cls(fingerprint, "", "", "")
-        module, _, name = group.exception_class.rpartition(".")
-        code = "" if group.error_code == OperationalCode.UNHANDLED_EXCEPTION else group.error_code
-        return cls(name or code or group.error_code, module, code if name else "", group.location)
-
-
-@dataclass(frozen=True, slots=True)
-class NamesCell:
-    """The largest of some names, and how many more there are. ``title`` lists them; ``module`` ends with its dot."""
-
-    module: str
-    name: str
-    more: int
-    title: str
-    url: str | None
-    filter_url: str | None = None
+    A group without a row has its fingerprint as its name.
+    """
+    if group is None:
+        return {"name": fingerprint}
+    module, _, name = group.exception_class.rpartition(".")
+    code = "" if group.error_code == OperationalCode.UNHANDLED_EXCEPTION else group.error_code
+    return {
+        "name": name or code or group.error_code,
+        "module": module,
+        "code": code if name else "",
+        "location": group.location,
+    }
 
 
 #: Maximum number of names in a tooltip.
 _MAX_LISTED: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorRow:
-    """An error group in a list of errors."""
-
-    error: ErrorName
-    url: str | None
-    counts: FailureCounts
-    tasks: NamesCell | None
-    queues: NamesCell | None
-    first_seen: SafeString | str
-    last_seen: SafeString | str
-    trend: SafeString | str
-
-
-def error_rows(report: FailureReport, period: Period, links: Links) -> list[ErrorRow]:
+def error_rows(report: FailureReport, period: Period, links: Links) -> list[dict[str, Any]]:
     """Return the groups of a report as rows; each links to its page with the same period."""
     return [_row(failing, report.now, period, links) for failing in report.groups]
 
 
-def _row(failing: FailingGroup, now: datetime | None, period: Period, links: Links) -> ErrorRow:
+def _row(failing: FailingGroup, now: datetime | None, period: Period, links: Links) -> dict[str, Any]:
     group = failing.group
-    return ErrorRow(
-        ErrorName.of(group, failing.fingerprint),
-        links.url(ErrorGroup, failing.fingerprint, **{PARAMETER: period.key}),
-        failing.counts,
-        _names(failing.places.tasks, "task", period, links),
-        _names(failing.places.queues, "queue", period, links),
-        relative_time(group.first_seen_at, now) if group and now else "-",
-        relative_time(group.last_seen_at, now) if group and now else "-",
-        small_bars(failing.series, "failed"),
-    )
+    return {
+        "error": error_name(group, failing.fingerprint),
+        "url": links.url(ErrorGroup, failing.fingerprint, **{PARAMETER: period.key}),
+        "counts": failing.counts,
+        "tasks": _names(failing.places.tasks, "task", period, links),
+        "queues": _names(failing.places.queues, "queue", period, links),
+        "first_seen": relative_time(group.first_seen_at, now) if group and now else "-",
+        "last_seen": relative_time(group.last_seen_at, now) if group and now else "-",
+        "trend": small_bars(failing.series, "failed"),
+    }
 
 
-def _names(counts: Counter[str], parameter: str, period: Period, links: Links) -> NamesCell | None:
-    """Return the largest names; the first links to the errors of that task or queue."""
+def _names(counts: Counter[str], parameter: str, period: Period, links: Links) -> dict[str, Any] | None:
+    """Return the largest of some names, a link to the errors of that task or queue, and how many more there are."""
     if not counts:
         return None
     names = [name for name, _ in counts.most_common()]
-    listed = ", ".join(names[:_MAX_LISTED]) + ("…" if len(names) > _MAX_LISTED else "")
     module, dot, name = names[0].rpartition(".") if parameter == "task" else ("", "", names[0])
-    url = errors_url(links, period, **{parameter: names[0]})
-    return NamesCell(module + dot, name, len(names) - 1, listed, url)
+    return {
+        "module": module + dot,
+        "name": name,
+        "more": len(names) - 1,
+        "title": ", ".join(names[:_MAX_LISTED]) + ("…" if len(names) > _MAX_LISTED else ""),
+        "url": errors_url(links, period, **{parameter: names[0]}),
+    }
 
 
 def options(counts: Counter[str], chosen: str) -> Sequence[tuple[str, int | None, bool]]:

@@ -70,25 +70,11 @@ class ScheduleForm(AnyModelForm):
         """Turn an empty value into None."""
         return self.cleaned_data["workflow_name"] or None
 
-    def clean_args(self) -> Any:
-        """Turn an empty value into no arguments."""
-        return self._json("args", list, _('This is not a JSON array. Example: [1, "a"].'))
-
-    def clean_kwargs(self) -> Any:
-        """Turn an empty value into no arguments."""
-        return self._json("kwargs", dict, _('This is not a JSON object. Example: {"name": 1}.'))
-
-    def clean_options(self) -> Any:
-        """Turn an empty value into no options."""
-        return self._json("options", dict, _('This is not a JSON object. Example: {"name": 1}.'))
-
-    def _json(self, name: str, kind: type[Any], message: Any) -> Any:
-        value = self.cleaned_data[name]
-        if value is None:
-            return kind()
-        if not isinstance(value, kind):
-            raise forms.ValidationError(message, code="invalid")
-        return value
+    def clean(self) -> dict[str, Any]:
+        """Turn empty values into no arguments and no options. The schedule itself refuses values of another kind."""
+        values: dict[str, Any] = super().clean() or {}
+        empty: dict[str, Any] = {"args": [], "kwargs": {}, "options": {}}
+        return values | {name: empty[name] for name in empty.keys() & values.keys() if values[name] is None}
 
     def validate_unique(self) -> None:
         """Check uniqueness in the schedules' database; Django would check the one that the routers name."""
@@ -130,19 +116,14 @@ MAX_RUNS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class UpcomingRun:
-    """A future run: its time in the schedule's zone, and relative to now."""
-
-    text: str
-    left: SafeString
-
-
-@dataclass(frozen=True, slots=True)
 class Preview:
-    """The next runs in words and as times, or the error. Empty if no timing was entered."""
+    """The next runs in words and as times, in the schedule's zone and relative to now, or the error.
+
+    Empty if no timing was entered.
+    """
 
     words: str = ""
-    runs: tuple[UpcomingRun, ...] = ()
+    runs: tuple[tuple[str, SafeString], ...] = ()
     errors: tuple[str, ...] = ()
 
 
@@ -166,5 +147,5 @@ def preview_of(schedule: Schedule, now: datetime) -> Preview:
         dues = [slots.due_at(slot).astimezone(slots.zone) for slot in slots.upcoming(now, MAX_RUNS)]
     except (ValueError, OverflowError) as error:  # a row written outside the form may exceed the calendar
         return Preview(errors=(str(error),))
-    runs = tuple(UpcomingRun(date_format(due, "D Y-m-d H:i:s T"), relative_time(due, now)) for due in dues)
+    runs = tuple((date_format(due, "D Y-m-d H:i:s T"), relative_time(due, now)) for due in dues)
     return Preview(describe_timing(schedule.timing, schedule.timezone), runs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
@@ -189,24 +188,13 @@ _HOLDER_COLUMNS: Final = (
 _HOLDERS: Final = "admin/horsies_django/limit_holders.html"
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A task that holds a place, on the page of its limit."""
-
-    link: SafeString | str
-    state: SafeString
-    note: str
-    since: SafeString
-
-
-def _holder(task: Any, links: Links) -> Holder:
-    since = task.started_at or task.claimed_at or task.due_at
-    return Holder(
-        links.to(Task, task.pk, task.task_name),
-        status_badge(task),
-        wait_text(task, task.seen_at),
-        relative_time(since, task.seen_at),
-    )
+def _holder(task: Any, links: Links) -> dict[str, SafeString | str]:
+    return {
+        "link": links.to(Task, task.pk, task.task_name),
+        "state": status_badge(task),
+        "note": wait_text(task, task.seen_at),
+        "since": relative_time(task.started_at or task.claimed_at or task.due_at, task.seen_at),
+    }
 
 
 def _tasks(limit: Limit) -> Any:
