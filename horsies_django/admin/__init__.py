@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 
 from ..models import ErrorGroup, Heartbeat, Limit, Overview, Queue, Schedule, Task, Worker, Workflow
 from .errors.admin import ErrorGroupAdmin
-from .overview import OverviewAdmin
+from .overview_admin import OverviewAdmin
 from .schedules.admin import ScheduleAdmin
 from .tasks.admin import TaskAdmin
 from .workers_queues.heartbeat_admin import HeartbeatAdmin

@@ -13,7 +13,7 @@ from django.db.models import Model, QuerySet
 from django.forms.widgets import Media
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 
@@ -208,12 +208,3 @@ class TaskViewerAdmin(ReadOnlyAdmin):
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Return whether this user may view tasks."""
         return self.has_view_permission(request)
-
-
-class SinglePageAdmin(TaskViewerAdmin):
-    """One page in place of a list and of the pages of rows."""
-
-    def get_urls(self) -> list[URLPattern]:
-        """Return one URL: there are no pages below this one."""
-        view = self.admin_site.admin_view(self.changelist_view)
-        return [path("", view, name=self.page_name("changelist"))]

@@ -1,7 +1,7 @@
 """Charts of bars as inline SVG, with a text summary and a table of the same numbers.
 
 A chart has one or more panels above one time axis. Each panel has its own linear scale that begins at 0. A page uses a
-chart like this, and adds ``css = {"all": CHART_CSS}`` to its Media::
+chart like this, and adds the style sheet ``horsies_django/charts.css`` to its Media::
 
     history = attempt_history(database, minute, DAY, task_name="shop.ship")
     urls = attempt_urls(url_of_the_task_list, history, task_name="shop.ship")
@@ -30,9 +30,6 @@ from django.utils.translation import gettext_lazy
 
 from ..core.numbers import format_about, format_brief, format_number
 from ..ops.metrics.history import COMPLETED, FAILED, RETRIED, History
-
-#: The style sheets of a page with charts.
-CHART_CSS: Final = ["horsies_django/charts.css"]
 
 LABELS: Final = {
     COMPLETED: gettext_lazy("completed"),

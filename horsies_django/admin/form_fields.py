@@ -1,21 +1,29 @@
-"""Fields of forms: JSON columns and payloads, a text with suggestions, and the dates that forms accept."""
+"""Fields of forms: JSON columns and payloads, a text with suggestions, and dates; what a saved form has changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.forms import ModelForm
 from django.forms.fields import InvalidJSONInput
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
+
+from .formatting import format_time
 
 #: The years that a form accepts.
 FIRST_YEAR: Final = 1900
 LAST_YEAR: Final = 9997
+
+#: Characters of a value in the history of a row.
+MAX_VALUE: Final = 100
 
 #: HTML attributes of a box for JSON.
 JSON_BOX: Final = {"class": "vLargeTextField", "rows": 4, "spellcheck": "false"}
@@ -58,3 +66,28 @@ def validate_date(moment: datetime) -> None:
         message = _("The year is %(year)d; allowed: from %(first)d to %(last)d.")
         years = {"year": moment.year, "first": FIRST_YEAR, "last": LAST_YEAR}
         raise ValidationError(message, params=years, code="out_of_range")
+
+
+def describe_changes(form: ModelForm[Any], empty: Mapping[str, str], hidden: Collection[str] = ()) -> str:
+    """Return the changed fields of a saved form: such as ``Rate limit: 600/m → 300/m``.
+
+    ``empty`` has by field what applies if it is empty. Values of ``hidden`` fields are not shown.
+    """
+    return " ".join(
+        _describe(form, name, empty.get(name, gettext("empty")), name in hidden) for name in form.changed_data
+    )
+
+
+def _describe(form: ModelForm[Any], name: str, empty: str, is_hidden: bool) -> str:
+    label = capfirst(str(form.fields[name].label or name))
+    if is_hidden:
+        return gettext("%(field)s: changed.") % {"field": label}
+    old, new = (_shown(value, empty) for value in (form.initial.get(name), form.cleaned_data.get(name)))
+    return f"{label}: {old} → {new}."
+
+
+def _shown(value: Any, empty: str) -> str:
+    if value is None or value == "":
+        return empty
+    text = format_time(value, exactly=False) if isinstance(value, datetime) else str(value)
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"

@@ -1,4 +1,4 @@
-"""Format values of rows for a page: escaped, indented, and truncated if long."""
+"""Format values of rows for a page: escaped, indented, and truncated if long; cells with several lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
 from django.utils.formats import date_format
-from django.utils.html import conditional_escape, format_html
+from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.timezone import localtime
@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from ..core.mask import Mask
 from ..core.numbers import fill_numbers, format_lower_bound, format_number
+from .copy_button import copy_button
 
 if TYPE_CHECKING:
     from ..ops.metrics import Count
@@ -27,6 +28,9 @@ MAX_SHOWN: Final = 16_384
 
 #: Maximum number of characters of a text that stands among others, such as the class of an exception.
 MAX_TEXT: Final = 255
+
+#: Characters of a shortened id.
+SHORT: Final = 9
 
 #: A value with more characters than this is folded.
 FOLD_ABOVE: Final = 2_000
@@ -147,3 +151,22 @@ def download_note(shown: int, size: int, address: str) -> SafeString:
         "size": filesizeformat(size),
     }
     return format_html('<p class="horsies-more">{} <a href="{}">{}</a></p>', words, address, _("Download"))
+
+
+def cell(main: SafeString | str, *others: SafeString | str) -> SafeString:
+    """Return a cell with a main line and further ones, without the empty ones."""
+    first = format_html('<span class="horsies-main">{}</span>', main) if main else ""
+    rest = format_html_join("", '<span class="horsies-second">{}</span>', ((other,) for other in others if other))
+    return format_html("{}{}", first, rest)
+
+
+def short(text: str, length: int = SHORT) -> str:
+    """Return a text, or the end of one that is longer than ``length``."""
+    return text if len(text) <= length else f"…{text[-length + 1 :]}"
+
+
+def short_id(key: Any) -> SafeString:
+    """Return the end of an id, because ids made at about the same time begin alike, with a button that copies it."""
+    button = copy_button(_("Copy the id"), text=key)
+    shown = '<span class="horsies-id"><span title="{}">{}</span> {}</span>'
+    return format_html(shown, key, short(str(key)), button)

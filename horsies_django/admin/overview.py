@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -25,13 +24,11 @@ from ..ops.metrics.history import Period, attempt_history
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
 from .ages import age
-from .base import SinglePageAdmin, first_backend
-from .charts import CHART_CSS, attempt_urls, outcome_chart, small_bars
+from .charts import attempt_urls, outcome_chart, small_bars
 from .errors.rows import error_rows, errors_url
 from .formatting import exactness_note
 from .latency import describe_warning
 from .links import Links
-from .live import answer_unchanged
 from .periods import TEXTS, chart_title, chosen_period, describe_lag, minutes_ahead, period_tabs
 from .workers_queues.state_text import format_load, status_label
 
@@ -54,59 +51,36 @@ TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
 )
 
 
-class OverviewAdmin(SinglePageAdmin):
-    """Shows the overview in place of a list. Requires permission to view tasks; other sections need their own."""
-
-    class Media:
-        css = {"all": [*CHART_CSS, "horsies_django/overview.css", "horsies_django/errors.css"]}
-        js = ["horsies_django/live.js"]
-
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Render the page."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        backend = first_backend()
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Overview"),
-            "opts": self.opts,
-            "media": self.media,
-            "has_backend": backend is not None,
-            **(self._sections(request, backend.parsed.options) if backend else {}),
-            **(extra_context or {}),
-        }
-        request.current_app = self.admin_site.name  # as every admin view does
-        return answer_unchanged(request, TemplateResponse(request, "admin/horsies_django/overview.html", context))
-
-    def _sections(self, request: HttpRequest, options: Options) -> dict[str, Any]:
-        snapshot, period = collect(options, with_trends=True), chosen_period(request)
-        links = Links(self.admin_site, request)
-        history = attempt_history(options.database, int(snapshot.second // 60), period, offset=minutes_ahead())
-        urls = attempt_urls(links.list_url(Task), history)
-        return {
-            "snapshot": snapshot,
-            "tiles": [
-                {
-                    "key": key,
-                    "label": label,
-                    "hint": hint,
-                    "count": (count := snapshot.counts[key]),
-                    "exactness_note": exactness_note(count),
-                    "url": links.list_url(Task, kind="all", **query),
-                }
-                for key, label, hint, query in TILES
-            ],
-            "counted_until": describe_lag(snapshot.rollup_lag, snapshot.second),
-            "warnings": list(_warnings(snapshot, links)),
-            "is_empty": not any(snapshot.counts.values()),
-            "tabs": period_tabs(period),
-            "names_url": links.task_names_url(),
-            "chart": outcome_chart("attempts", chart_title(_("Attempts"), period), history, urls),
-            **_errors(links, options.database, period),
-            **(_queues(snapshot, links) if links.can_view(Queue) else {}),
-            **(_workers(snapshot, links) if links.can_view(Worker) else {}),
-            **(_workflows(snapshot, links, options.database) if links.can_view(Workflow) else {}),
-        }
+def overview_context(site: AdminSite, request: HttpRequest, options: Options) -> dict[str, Any]:
+    """Return what the template of the page needs."""
+    snapshot, period = collect(options, with_trends=True), chosen_period(request)
+    links = Links(site, request)
+    history = attempt_history(options.database, int(snapshot.second // 60), period, offset=minutes_ahead())
+    urls = attempt_urls(links.list_url(Task), history)
+    return {
+        "snapshot": snapshot,
+        "tiles": [
+            {
+                "key": key,
+                "label": label,
+                "hint": hint,
+                "count": (count := snapshot.counts[key]),
+                "exactness_note": exactness_note(count),
+                "url": links.list_url(Task, kind="all", **query),
+            }
+            for key, label, hint, query in TILES
+        ],
+        "counted_until": describe_lag(snapshot.rollup_lag, snapshot.second),
+        "warnings": list(_warnings(snapshot, links)),
+        "is_empty": not any(snapshot.counts.values()),
+        "tabs": period_tabs(period),
+        "names_url": links.task_names_url(),
+        "chart": outcome_chart("attempts", chart_title(_("Attempts"), period), history, urls),
+        **_errors(links, options.database, period),
+        **(_queues(snapshot, links) if links.can_view(Queue) else {}),
+        **(_workers(snapshot, links) if links.can_view(Worker) else {}),
+        **(_workflows(snapshot, links, options.database) if links.can_view(Workflow) else {}),
+    }
 
 
 def _errors(links: Links, database: str, period: Period) -> dict[str, Any]:

@@ -7,29 +7,34 @@ from typing import Any
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
-from ...ops.error_groups import find_group
-from ...ops.metrics.errors import failing_places, failure_report
 from ..base import TaskViewerAdmin, queue_database
-from ..charts import CHART_CSS
 from ..copy_button import COPY_CSS, COPY_JS
 from ..links import Links
 from ..live import answer_unchanged
-from ..periods import TEXTS, chosen_period, counted_until, period_tabs
-from .rows import error_rows, errors_url, options
 
 
 class ErrorGroupAdmin(TaskViewerAdmin):
     """Lists the errors with the most failed attempts. Requires permission to view tasks."""
 
     class Media:
-        css = {"all": [*COPY_CSS["all"], *CHART_CSS, "horsies_django/overview.css", "horsies_django/errors.css"]}
+        css = {
+            "all": [
+                *COPY_CSS["all"],
+                "horsies_django/charts.css",
+                "horsies_django/overview.css",
+                "horsies_django/errors.css",
+            ]
+        }
         js = ["horsies_django/live.js", *COPY_JS]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Render *What fails most* in a period, of one task or queue if the address names it."""
+        from ...ops.metrics.errors import failing_places, failure_report
+        from ..periods import TEXTS, chosen_period, counted_until, period_tabs
+        from .rows import error_rows, errors_url, options
+
         if not self.has_view_permission(request):
             raise PermissionDenied
         database, period, links = self._database, chosen_period(request), Links(self.admin_site, request)
@@ -57,10 +62,11 @@ class ErrorGroupAdmin(TaskViewerAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Render the page of a group, which is read-only."""
-        if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
-            raise PermissionDenied
+        from ...ops.error_groups import find_group
         from .group_page import group_context
 
+        if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
+            raise PermissionDenied
         fingerprint = unquote(object_id)
         group = find_group(self._database, fingerprint)
         if group is None:
@@ -72,7 +78,4 @@ class ErrorGroupAdmin(TaskViewerAdmin):
         return queue_database() or "default"
 
     def _render(self, request: HttpRequest, page: str, context: dict[str, Any], extra: Any) -> HttpResponse:
-        request.current_app = self.admin_site.name  # as every admin view does
-        every = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
-        template = f"admin/horsies_django/errors/{page}.html"
-        return answer_unchanged(request, TemplateResponse(request, template, {**every, **context, **(extra or {})}))
+        return answer_unchanged(request, self.render(request, f"errors/{page}", {**context, **(extra or {})}))

@@ -21,8 +21,7 @@ from ...models.schedule import DisabledBy, ScheduleQuerySet
 from ...ops.keyset.criteria import Criteria
 from ..actions.admin_action import AdminAction
 from ..base import is_read_only, queue_database
-from ..change_message import describe_changes
-from ..form_fields import JSON_BOX, JSONPayloadField
+from ..form_fields import JSON_BOX, JSONPayloadField, describe_changes
 from ..lists.choice_filters import ChoiceFilter
 from ..lists.search_admin import has_nul
 from .columns import DISABLED

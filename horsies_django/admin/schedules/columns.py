@@ -14,7 +14,6 @@ from django.utils.translation import gettext_lazy as _
 from ...core.numbers import format_number
 from ...models import Schedule
 from ...models.schedule import DisabledBy
-from ...ops.metrics.snapshot import LATE_AFTER
 from ..ages import relative_time
 from ..formatting import format_time
 from ..live_columns import LiveAdmin, live_column
@@ -114,4 +113,6 @@ def is_gone_from_code(schedule: Any) -> bool:
 
 def is_late(schedule: Any) -> bool:
     """Return whether it is overdue and has not been sent. Reads the annotation ``next_in``, in seconds."""
+    from ...ops.metrics.snapshot import LATE_AFTER
+
     return bool(schedule.enabled and schedule.next_in is not None and schedule.next_in < -LATE_AFTER)

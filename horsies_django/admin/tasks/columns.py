@@ -22,8 +22,7 @@ from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...models import Queue, Task, Workflow
 from ...ops.task_states import Wait, wait_of
 from ..ages import age, relative_time
-from ..formatting import progress_bar
-from ..lists.cells import cell, short, short_id
+from ..formatting import cell, progress_bar, short, short_id
 from ..status_text import status_badge, wait_text
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from ...ops.metrics.tasks import MAX_NAMES, NAME_ORDERS, busiest_names
 from ...ops.payload_view.contents import PARTS
 from ...ops.task_options import options_in_force
 from ..base import queue_database
-from ..charts import CHART_CSS, attempt_urls, outcome_chart, time_chart
+from ..charts import attempt_urls, outcome_chart, time_chart
 from ..errors.rows import error_rows, errors_url
+from ..formatting import short
 from ..links import Links
-from ..lists.cells import short
 from ..periods import chart_title, chosen_period, describe_lag, minutes_ahead, period_tabs
 from ..schedules.columns import format_moment, state_badge
 from ..schedules.timing_text import describe_timing
@@ -117,7 +117,9 @@ def _figures(admin: TaskAdmin, task_name: str, period: Period, links: Links) -> 
 
 
 def _render(admin: TaskAdmin, request: HttpRequest, page: str, context: dict[str, Any]) -> HttpResponse:
-    media = admin.media + Media(css={"all": [*CHART_CSS, "horsies_django/errors.css", "horsies_django/task_names.css"]})
+    media = admin.media + Media(
+        css={"all": ["horsies_django/charts.css", "horsies_django/errors.css", "horsies_django/task_names.css"]}
+    )
     return admin.render(request, f"task_names/{page}", {"media": media, **context})
 
 

@@ -23,7 +23,7 @@ from ...models.depths import Depth, depths_of_limits
 from ...models.limit import LimitQuerySet
 from ..ages import relative_time
 from ..base import ReadOnlyAdmin, is_read_only
-from ..change_message import describe_changes
+from ..form_fields import describe_changes
 from ..formatting import time_column
 from ..links import Links
 from ..status_text import status_badge, wait_text

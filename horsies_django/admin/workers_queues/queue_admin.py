@@ -26,23 +26,17 @@ from ...core.queue_policy import COLUMNS, QueuePolicy
 from ...models import Queue, Task
 from ...models.depths import Depth
 from ...models.queue import QueueQuerySet
-from ...ops.metrics import MetricsSnapshot, collect
-from ...ops.metrics.history import FAILED
-from ...ops.metrics.snapshot import MAX_QUEUES, QueueMetrics
-from ...ops.queue_status import queue_options
 from ..actions.admin_action import AdminAction
 from ..ages import age_at
 from ..base import first_backend, is_read_only, queue_database
-from ..change_message import describe_changes
-from ..charts import CHART_CSS
-from ..form_fields import JSON_BOX, JSONPayloadField
+from ..form_fields import JSON_BOX, JSONPayloadField, describe_changes
 from ..formatting import format_count
-from ..latency import latency_cell, latency_charts
 from ..links import Links
 from ..live_columns import LiveAdmin, live_column
-from ..periods import counted_until, describe_lag
 
 if TYPE_CHECKING:
+    from ...ops.metrics.snapshot import MetricsSnapshot, QueueMetrics
+
     AnyModelForm = ModelForm[Queue]
 else:  # generic in the type stubs only
     AnyModelForm = ModelForm
@@ -75,6 +69,8 @@ class QueueList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         """Add the queues without a row, and the metrics of each."""
+        from ...ops.metrics.snapshot import MAX_QUEUES, collect
+
         super().get_results(request)
         snapshot, rows = collect(_options()), {queue.name: queue for queue in self.queryset[:MAX_QUEUES]}
         self.result_list = [
@@ -118,6 +114,8 @@ def _due(queue: Any) -> str:
 
 def _latency(queue: Any) -> SafeString | str:
     """Return the age of the oldest due task, marked if it exceeds the threshold of the settings."""
+    from ..latency import latency_cell
+
     return latency_cell(age_at(queue.metrics.depth.waits, queue.second, "full"), queue.metrics.latency_warning)
 
 
@@ -141,7 +139,7 @@ def _scheduled(queue: Any) -> str:
 def _hour(queue: Any) -> str:
     """Return how many attempts ended in the last hour, and how many of them failed for good."""
     counts = queue.metrics.throughput.counts
-    ended, failed = counts.total(), counts[FAILED]
+    ended, failed = counts.total(), counts["failed"]
     if not failed:
         return format_number(ended)
     words = ngettext("%(ended)d, %(failed)d failed", "%(ended)d, %(failed)d failed", failed)
@@ -197,7 +195,7 @@ class QueueAdmin(LiveAdmin):
     change_form_template = "admin/horsies_django/queue_change_form.html"
 
     class Media:
-        css = {"all": CHART_CSS}
+        css = {"all": ["horsies_django/charts.css"]}
 
     # Permissions. Adding a paused row or deleting one would pause or resume the queue, so neither is possible.
 
@@ -279,6 +277,8 @@ class QueueAdmin(LiveAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Add up to when the finished tasks are counted."""
+        from ..periods import counted_until
+
         return super().changelist_view(request, {**counted_until(queue_database()), **(extra_context or {})})
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -314,6 +314,10 @@ class QueueAdmin(LiveAdmin):
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the load, and show one save button only."""
+        from ...ops.metrics.snapshot import collect
+        from ..latency import latency_charts
+        from ..periods import describe_lag
+
         context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         if (queue := kwargs.get("obj")) is not None:
             options = _options()
@@ -375,6 +379,8 @@ def _defaults(queue: Queue | None) -> dict[str, str]:
 
 def _default_values(queue: str) -> dict[str, str]:
     """Return by field the value in force if it is empty, for the fields whose default is the same for all tasks."""
+    from ...ops.queue_status import queue_options
+
     policy = QueuePolicy.of(queue_options(queue, queue_database()))
     values: dict[str, Any] = {
         "max_concurrency": policy.max_concurrency,

@@ -27,14 +27,12 @@ from ...db.expressions import SecondsUntil
 from ...db.fields import strings_in
 from ...models import Task, Worker
 from ...models.worker import WorkerQuerySet
-from ...ops.metrics.workers import count_held, with_times, worker_status
 from ..actions.admin_action import AdminAction
 from ..ages import age
 from ..base import queue_database
 from ..formatting import time_column
 from ..links import Links, can_view
 from ..live_columns import LiveAdmin, live_column
-from .state_text import format_load, status_label
 
 STOP: Final = AdminAction(
     name="stop",
@@ -110,6 +108,9 @@ def attach_status(workers: Sequence[Any], *, named: bool) -> None:
 
     Both read the index of held rows.
     """
+    from ...ops.metrics.workers import count_held, worker_status
+    from .state_text import format_load, status_label
+
     database = queue_database() or DEFAULT_DB_ALIAS
     held = count_held(database, Q(claimed_by_worker_id__in=[worker.pk for worker in workers]))
     tasks = defaultdict[str, list[HeldTask]](list)
@@ -121,6 +122,7 @@ def attach_status(workers: Sequence[Any], *, named: bool) -> None:
         tasks[worker_id].append(HeldTask(key, name, status == TaskStatus.RUNNING, started_at, running_for))
     for worker in workers:
         worker.status, worker.held_tasks = worker_status(worker, held), tasks[worker.pk]
+        worker.state_label, worker.load = status_label(worker.status), format_load(worker.status)
 
 
 class WorkerList(ChangeList):
@@ -176,6 +178,8 @@ class WorkerAdmin(LiveAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Annotate the times of its state, by the database's clock."""
+        from ...ops.metrics.workers import with_times
+
         return with_times(super().get_queryset(request))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -196,8 +200,8 @@ class WorkerAdmin(LiveAdmin):
 
     def _summary(self, worker: Any) -> list[tuple[Any, Any]]:
         return [
-            (_("state"), status_label(worker.status)),
-            (_("load"), format_load(worker.status)),
+            (_("state"), worker.state_label),
+            (_("load"), worker.load),
             (_("memory"), filesizeformat(worker.memory) if worker.memory else "-"),
             *(
                 [(_("last heartbeat"), format_last_beat(worker))] if worker.status.is_responding else []
@@ -222,13 +226,14 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("state"))
     def shown_state(self, worker: Any) -> SafeString | str:
         """Whether it is alive, stands still, is stopping or quiet."""
-        return status_label(worker.status)
+        label: SafeString = worker.state_label
+        return label
 
     @live_column
     @admin.display(description=_("load"))
     def shown_load(self, worker: Any) -> str:
         """How many of its slots are taken."""
-        return format_load(worker.status)
+        return str(worker.load)
 
     @live_column
     @admin.display(description=_("tasks in progress"))

@@ -23,14 +23,12 @@ from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, Workflow
 from ...db.fields import indexes_in
 from ...db.now import Now
 from ...models import Task, Workflow, WorkflowTask
-from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ..actions.action_admin import ActionAdmin, Button
 from ..actions.admin_action import AdminAction
 from ..ages import relative_time
 from ..copy_button import COPY_CSS, COPY_JS
-from ..formatting import as_json, time_column
+from ..formatting import as_json, cell, short_id, time_column
 from ..links import Links, schedule_link
-from ..lists.cells import cell, short_id
 from ..lists.search_admin import SearchAdmin
 from ..lists.task_filters import ScheduleFilter
 from ..lists.time_filters import SentFilter
@@ -124,6 +122,8 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer the large columns until a page shows them; annotate the database's current time."""
+        from ...ops.payload_view.contents import with_text_columns
+
         rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now()).defer(*_LARGE_COLUMNS)
         name = str(request.resolver_match.url_name) if request.resolver_match else ""
         if name.endswith("_changelist"):
@@ -132,6 +132,8 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Decode the large columns for the page, as far as they can be decoded."""
+        from ...ops.payload_view.contents import decode_text_columns
+
         workflow = super().get_object(request, object_id, from_field)
         if workflow is not None and "result_text" in workflow.__dict__:
             decode_text_columns(workflow, *_LARGE_COLUMNS)
