@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
@@ -11,6 +12,9 @@ from django.db import connections
 
 #: The supported databases, by Django's vendor names.
 SUPPORTED: Final = ("postgresql", "sqlite")
+
+#: The first version with RETURNING.
+LOWEST_SQLITE: Final = (3, 35)
 
 #: The privileges that workers, reapers and schedulers need on the tables.
 _PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -40,8 +44,18 @@ def database_problem(alias: str) -> tuple[str, str] | None:
     if connection.vendor not in SUPPORTED:
         problem = f"{where} is {connection.display_name}, on which the queue does not run; allowed: PostgreSQL, SQLite."
         return problem, "Add a PostgreSQL or SQLite database, and name its alias in OPTIONS['database']."
+    if connection.vendor == "sqlite":
+        return sqlite_problem(where, sqlite3.sqlite_version_info)
     # If psycopg 3 can't be loaded, Django silently falls back to psycopg2.
-    return _psycopg_problem(where) if connection.vendor == "postgresql" else None
+    return _psycopg_problem(where)
+
+
+def sqlite_problem(where: str, version: tuple[int, ...]) -> tuple[str, str] | None:
+    """Return a sentence and a hint if this version of SQLite lacks RETURNING."""
+    if version >= LOWEST_SQLITE:
+        return None
+    shown, lowest = (".".join(map(str, numbers)) for numbers in (version, LOWEST_SQLITE))
+    return f"{where} is SQLite {shown}; allowed: {lowest} or later.", "Use a Python that is built with a later SQLite."
 
 
 def _psycopg_problem(where: str) -> tuple[str, str] | None:

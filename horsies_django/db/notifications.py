@@ -157,8 +157,7 @@ def ping_after_commit(alias: str, worker_id: str) -> None:
 
 def notify_revoked_after_commit(alias: str) -> None:
     """Notify workers, once the current transaction has committed, that running tasks were taken from them."""
-    if postgres.can_listen(alias):
-        on_commit_robust(alias, _notify, alias, REVOKED)
+    notify_after_commit(alias, REVOKED)
 
 
 def wake_after_commit(alias: str, queue_name: str, *, later: bool = False, is_async: bool | None = None) -> None:
@@ -166,27 +165,28 @@ def wake_after_commit(alias: str, queue_name: str, *, later: bool = False, is_as
 
     A failure is only logged: the rows are there, and workers find them with their next poll.
     """
+    notify_after_commit(alias, TaskReady(queue_name, later, is_async).dumps())
+
+
+def notify_after_commit(alias: str, payload: str) -> None:
+    """Send a payload once the current transaction has committed, unless the same one was sent just now."""
     if postgres.can_listen(alias):
-        task_ready = TaskReady(queue_name, later, is_async)
-        on_commit_robust(alias, _notify, alias, task_ready.dumps())
+        on_commit_robust(alias, _notify, alias, payload)
 
 
 def notify_slot_freed_after_commit(alias: str, queue_name: str) -> None:
     """Notify workers, once the current transaction has committed, that a limited queue may have a free slot."""
-    if postgres.can_listen(alias):
-        on_commit_robust(alias, _notify, alias, SLOT_FREED + queue_name)
+    notify_after_commit(alias, SLOT_FREED + queue_name)
 
 
-def piggyback(connection: BaseDatabaseWrapper, task_ready: TaskReady) -> str | None:
-    """Return the payload that an INSERT outside a transaction should send itself; None if one was sent just now.
+def piggyback(connection: BaseDatabaseWrapper, payload: str) -> str | None:
+    """Return the payload if an INSERT outside a transaction should send it itself; None if it was sent just now.
 
     This saves a round trip and a commit. Inside a transaction it would make every commit queue for the cluster-wide
     lock, so :func:`wake_after_commit` sends it after the commit there.
     """
-    if connection.vendor != "postgresql":
-        return None
-    payload = task_ready.dumps()
-    return payload if _limiter.allows(connection.alias, payload, BURST) else None
+    is_sent = connection.vendor == "postgresql" and _limiter.allows(connection.alias, payload, BURST)
+    return payload if is_sent else None
 
 
 mark_sent: Final = _limiter.mark_sent

@@ -181,8 +181,8 @@ class HorsiesBackend(SendingBackend):
             return sent, None
         from .django_result import result_of, result_of_new
 
-        if sent.call is not None:
-            result = result_of_new(sent.id, sent.call, task)
+        if sent.new_row is not None:
+            result = result_of_new(sent.new_row, sent.times, task)
         else:
             assert sent.row is not None
             result = result_of(sent.row, task=task)

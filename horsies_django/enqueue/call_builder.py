@@ -302,14 +302,18 @@ class CallBuilder(Target):
         return columns | _time_columns(task.run_after if debounce is None else debounce)
 
     @functools.cached_property
-    def task_ready(self) -> TaskReady:
-        """The notification for workers."""
-        return TaskReady(self.columns["queue_name"], self.is_deferred, self.columns["is_async"])
+    def times(self) -> Sequence[str]:
+        """The columns of times that the database sets and the framework's result has."""
+        return ("sent_at", "run_after") if "run_after" in self.columns else ("sent_at",)
+
+    @functools.cached_property
+    def notification(self) -> str:
+        """The payload that wakes workers for a new row."""
+        return TaskReady(self.columns["queue_name"], self.is_deferred, self.columns["is_async"]).dumps()
 
     def wake_after_commit(self, database: str) -> None:
         """Wake workers for new rows of these calls once the current transaction has committed."""
-        wake = self.task_ready
-        notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
+        notifications.notify_after_commit(database, self.notification)
 
     @property
     def is_deferred(self) -> bool:

@@ -41,10 +41,10 @@ from ..core.status import AttemptOutcome, TaskStatus
 from .task import HorsiesTask
 
 if TYPE_CHECKING:
-    from uuid import UUID
+    from datetime import datetime
 
     from ..models import Task, TaskAttempt
-    from .insert import NewCall
+    from .insert import NewRow
 
 logger = logging.getLogger("horsies_django")
 
@@ -144,39 +144,45 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
     return result
 
 
-def result_of_new(key: UUID, call: NewCall, task: FrameworkTask[..., Any]) -> FrameworkTaskResult[..., Any]:
-    """Return the framework's result of a new call, whose row was not read. ``task`` is the enqueued task."""
-    calls = call.calls
+def result_of_new(
+    row: NewRow, times: Sequence[datetime], task: FrameworkTask[..., Any]
+) -> FrameworkTaskResult[..., Any]:
+    """Return the framework's result of a new call, whose row was not read. ``task`` is the enqueued task.
+
+    ``times`` are when it was sent and, for a later call, when it is due.
+    """
+    arguments, columns = row.arguments, row.calls.columns
     result = HorsiesTaskResult(
-        task=_result_task(call, task),
-        id=str(key),
+        task=_result_task(row, times[1:], task),
+        id=str(row.id),
         status=TaskResultStatus.READY,
-        enqueued_at=call.sent_at,
+        enqueued_at=times[0],
         started_at=None,
         finished_at=None,
         last_attempted_at=None,
-        args=call.arguments.args,
-        kwargs=call.arguments.kwargs,
-        backend=calls.task.backend,
+        args=arguments.args,
+        kwargs=arguments.kwargs,
+        backend=columns["backend"],
         errors=[],
         worker_ids=[],
     )
-    if calls.columns["typed_payload"]:
-        decoded = decode_call(call.arguments.args, call.arguments.kwargs, typed=True)
+    if columns["typed_payload"]:
+        decoded = decode_call(arguments.args, arguments.kwargs, typed=True)
         for name, value in zip(("args", "kwargs"), decoded, strict=True):
             object.__setattr__(result, name, value)
     return result
 
 
-def _result_task(call: NewCall, task: FrameworkTask[..., Any]) -> FrameworkTask[..., Any]:
+def _result_task(row: NewRow, due: Sequence[datetime], task: FrameworkTask[..., Any]) -> FrameworkTask[..., Any]:
     """Return the task of the result of a call: the same for all calls of a task that only differ in their arguments."""
     from ..models import Task
 
-    calls = call.calls
+    calls = row.calls
     is_shared = calls.has_fixed_options and task is calls.task
     if is_shared and calls.result_task is not None:
         return calls.result_task
-    result_task = _with_row_options(task, Task(**{**calls.columns, **call.own, "run_after": call.run_after}))
+    columns = {**calls.columns, **row.own, "run_after": due[0] if due else None}
+    result_task = _with_row_options(task, Task(**columns))
     if is_shared:
         calls.result_task = result_task
     return result_task

@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,7 +25,6 @@ from ..core.serialization import dumps_for_sqlite
 from ..db import clock, notifications, postgres
 from ..db.expressions import Param
 from ..db.inserts import DO_NOTHING, columns_of, insert_values
-from ..db.notifications import TaskReady
 from ..db.statements import Statement
 from . import grouping
 from .call_builder import Arguments, CallBuilder
@@ -42,25 +42,19 @@ _TRIES: Final = 50
 _OWN_PARAMS: Final = {name: Statement("%s", (Param(name),)) for name in ("id", "args", "kwargs")}
 
 
-class NewCall(NamedTuple):
-    """A call that was inserted: all that the framework's result needs. ``own`` are its own columns."""
-
-    calls: CallBuilder
-    arguments: Arguments
-    own: Mapping[str, Any]
-    sent_at: datetime
-    run_after: datetime | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class EnqueueResult:
-    """The id of a call's task and, if the caller asks for it, the call or the row of the task that has its place."""
+    """The id of a call's task and, if the caller asks for it, the new row or the row of the task that has its place.
+
+    ``times`` are those that the database gave the new row: when it was sent and, for a later call, when it is due.
+    """
 
     id: UUID
     row: TaskRow | None = None
     is_new: bool = True
     is_grouped: bool = False
-    call: NewCall | None = None
+    new_row: NewRow | None = None
+    times: Sequence[datetime] = ()
 
 
 def insert_call(
@@ -81,31 +75,22 @@ def insert_call(
     if its ``task_id`` belongs to a different call, UniqueConflict, and the errors of :meth:`CallBuilder.call` and of
     :func:`headers.inject`.
     """
-    if not options.middleware:
-        return _insert_call(options, calls, args, kwargs, needs_result, own or {})
-    send = TaskSend(task_name=calls.task.task_name, queue_name=calls.task.queue_name)
-    with around_send(options, send):
-        own = {**inject_headers(options, calls), **(own or {})}
-        result = _insert_call(options, calls, args, kwargs, needs_result, own)
-        send.id, send.count, send.is_new = result.id, 1, result.is_new or result.is_grouped
+    task, own = calls.task, own or {}
+    send = TaskSend(task_name=task.task_name, queue_name=task.queue_name) if options.middleware else None
+    with nullcontext() if send is None else around_send(options, send):
+        if send is not None:
+            own = {**inject_headers(options, calls), **own}
+        if task.gather is not None and task.run_after is None:
+            result = _join_group(options, calls, args, kwargs, needs_result, own)
+        else:
+            arguments = calls.call(args, kwargs)
+            if calls.is_limited or task.unique is not None:
+                own = {**calls.own_columns(arguments), **own}
+            row = NewRow(options.database, calls, arguments, task.task_id or uuid7(), own, needs_result)
+            result = row.dry_run() if is_dry_run() else insert_once(row)
+        if send is not None:
+            send.id, send.count, send.is_new = result.id, 1, result.is_new or result.is_grouped
     return result
-
-
-def _insert_call(
-    options: Options,
-    calls: CallBuilder,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    needs_result: bool,
-    own: Mapping[str, Any],
-) -> EnqueueResult:
-    task = calls.task
-    if task.gather is not None and task.run_after is None:
-        return _join_group(options, calls, args, kwargs, needs_result, own)
-    arguments = calls.call(args, kwargs)
-    own = {**calls.own_columns(arguments), **own}
-    row = NewRow(options.database, calls, arguments, task.task_id or uuid7(), own, needs_result)
-    return row.dry_run() if is_dry_run() else insert_once(row)
 
 
 def _join_group(
@@ -169,7 +154,7 @@ class NewRow(NamedTuple):
 
         With ``if_free``, return None if its id or unique key is taken; an open transaction stays usable.
         """
-        connection, wake = connections[self.database], self.calls.task_ready
+        connection, wake = connections[self.database], self.calls.notification
         is_blocked = self.own.get("blocked", False)
         if is_blocked or not connection.get_autocommit():
             with transaction.mark_for_rollback_on_error(using=self.database):
@@ -184,21 +169,14 @@ class NewRow(NamedTuple):
             self.calls.wake_after_commit(self.database)
         if not self.needs_result:
             return EnqueueResult(self.id)
-        times = [clock.read_stored(value, connection) for value in returned[: len(self._times)]]
-        call = NewCall(self.calls, self.arguments, self.own, *times)
-        return EnqueueResult(self.id, call=call)
+        times = [clock.read_stored(value, connection) for value in returned[: len(self.calls.times)]]
+        return EnqueueResult(self.id, new_row=self, times=times)
 
     def dry_run(self) -> EnqueueResult:
         """Return the result without a query. Its time is local, and it is not new, so that no signal is sent."""
-        call = NewCall(self.calls, self.arguments, self.own, timezone.now())
-        return EnqueueResult(self.id, is_new=False, call=call)
+        return EnqueueResult(self.id, is_new=False, new_row=self, times=[timezone.now()])
 
-    @property
-    def _times(self) -> Sequence[str]:
-        """The columns that the database sets and the framework's result has."""
-        return ("sent_at", "run_after") if "run_after" in self.calls.columns else ("sent_at",)
-
-    def _run_and_notify(self, connection: BaseDatabaseWrapper, wake: TaskReady, if_free: bool) -> Sequence[Any] | None:
+    def _run_and_notify(self, connection: BaseDatabaseWrapper, wake: str, if_free: bool) -> Sequence[Any] | None:
         """Run the INSERT in autocommit mode, with the notification of workers. Returns what :meth:`_run` does."""
         payload = notifications.piggyback(connection, wake)
         if payload is None:
@@ -250,7 +228,7 @@ class NewRow(NamedTuple):
 
     def _statement(self, values: Mapping[str, Any], payload: str | None, if_free: bool = False) -> Statement:
         # If the row may be left out, only a returned column tells whether it was.
-        times = columns_of(_model(), self._times if self.needs_result else (), self.database)
+        times = columns_of(_model(), self.calls.times if self.needs_result else (), self.database)
         returning = [clock.as_stored(column, connections[self.database]) for column in times]
         if if_free:
             returning += columns_of(_model(), ("id",), self.database)

@@ -111,7 +111,10 @@ def test_a_queue_with_a_limit_of_0_is_full():
     worker_row()
     Queue.objects.create(name="default", max_concurrency=0)
 
-    assert codes(tasks.noop.send()) == ["QUEUE_FULL"]
+    (reason,) = reasons_of(row_of(tasks.noop.send()))
+
+    assert reason.code is ReasonCode.QUEUE_FULL
+    assert reason.words == "default: stopped: limit 0"
 
 
 def test_a_used_up_queue_rate_reports_when_the_next_task_may_start():
@@ -351,7 +354,7 @@ def test_the_reason_of_a_blocked_task_shows_the_limit_in_force():
 
     assert by_code.words == "The limit tests.jobs.limited.two_per_user:a is reached: 2 of 1 in use."
     assert with_room.code is ReasonCode.NOTHING
-    assert by_operator.words == "The limit tests.jobs.limited.two_per_user:a is reached: 2 of 0 in use."
+    assert by_operator.words == "tests.jobs.limited.two_per_user:a: stopped: limit 0"
 
 
 def test_a_used_up_rate_of_a_limit_key_is_reported():

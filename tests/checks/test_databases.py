@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from horsies_django.db.check_database import sqlite_problem
 from tests.conftest import ROOT, Process
 
 pytestmark = pytest.mark.once
@@ -25,6 +26,15 @@ def test_check_refuses_any_database_but_postgresql_and_sqlite_without_connecting
     assert f"(horsies.E007) {REFUSED}" in process.output
     assert "HINT: Add a PostgreSQL or SQLite database" in process.output
     assert "Traceback" not in process.output
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [((3, 34, 1), True), ((3, 35, 0), False), ((3, 40, 1), False)])
+def test_a_version_of_sqlite_without_returning_is_refused(version, is_refused):
+    problem = sqlite_problem("DATABASES['default']", version)
+
+    assert (problem is not None) == is_refused
+    if problem is not None:
+        assert problem[0] == "DATABASES['default'] is SQLite 3.34.1; allowed: 3.35 or later."
 
 
 @pytest.mark.slow

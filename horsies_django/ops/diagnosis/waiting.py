@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.db.models import Model, Q, Subquery
 from django.db.models.functions import Coalesce
+from django.utils.translation import gettext as _
 
 from ...core.numbers import format_lower_bound
 from ...core.status import BeatRole, TaskStatus
@@ -150,7 +151,11 @@ def _limit(task: Task, key: str, now: datetime) -> list[Reason]:
 
 def _full(code: ReasonCode, tasks: TaskQuerySet, name: str, held: int, max_concurrency: int) -> Reason:
     holders = _holders(tasks)
-    return Reason.of(code, None, holders, max(0, held - len(holders)), name=name, held=held, most=max_concurrency)
+    more = max(0, held - len(holders))
+    if max_concurrency == 0:
+        stopped = _("stopped: limit 0")
+        return Reason(code, f"{name}: {stopped}", None, tuple(holders), more)
+    return Reason.of(code, None, holders, more, name=name, held=held, most=max_concurrency)
 
 
 def _holders(tasks: TaskQuerySet) -> list[RelatedRow]:

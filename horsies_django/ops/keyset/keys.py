@@ -65,12 +65,6 @@ def lowest_key(model: type[Model]) -> Key:
     return UUID(int=0) if _key_type(model)[0] is UUID else 0
 
 
-def highest_key(model: type[Model]) -> Key:
-    """Return a key that sorts after every other."""
-    kind, largest = _key_type(model)
-    return kind(int=largest) if kind is UUID else largest
-
-
 def _key_type(model: type[Model]) -> tuple[type[Any], int]:
     return (UUID, (1 << 128) - 1) if isinstance(model._meta.pk, UUIDField) else (int, (1 << 63) - 1)
 

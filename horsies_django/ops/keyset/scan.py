@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import chain
-from operator import attrgetter, or_
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from django.db import connections
@@ -212,12 +212,6 @@ class KeysetScan:
                 if budget.is_used_up:
                     break
         return passed, read
-
-    @property
-    def scanned_rows(self) -> QuerySet[Any]:
-        """The rows to scan: those of the partitions, or of the whole table, within the bounds."""
-        partitions: Q = reduce(or_, self.scope.partitions, Q())
-        return self.all_rows.filter(self._between(None, None, is_down=True), partitions)
 
     def _long_chunks(self, before: Key | None) -> Iterator[Chunk]:
         start = before
