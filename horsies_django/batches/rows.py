@@ -14,7 +14,6 @@ from ..core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ..db.now import Now
 from ..models import Workflow, WorkflowTask
 from ..workflows import lifecycle
-from ..workflows.compile import EMPTY_NODE
 from ..workflows.control import locked
 from ..workflows.engine import start_nodes
 from ..workflows.engine.advance import Engine
@@ -58,8 +57,7 @@ def start(
         ]
         for callback, columns in callbacks.items():
             steps.append({"node_id": callback, **waits, "allow_failed_deps": callback == "on_complete", **columns})
-        same = {**EMPTY_NODE, "workflow_id": batch_id}
-        nodes = [{**same, "task_index": index, **step} for index, step in enumerate(steps)]
+        nodes = [{"workflow_id": batch_id, "task_index": index, **step} for index, step in enumerate(steps)]
         insert_nodes(database, nodes)
         create_limits_after_commit(database, nodes)
         engine = Engine.on(database)

@@ -19,7 +19,7 @@ from ..core.workflow_status import Join, OnError
 from ..enqueue.nodes import CallNode, EventNode, MapNode, Node, NodeRef, SleepNode, Source, TaskNode, event_name_error
 from . import inputs, subworkflow_node
 from .conditions import condition_path
-from .node_options import CALL_COLUMNS, NodeOptionsResolver
+from .node_options import NodeOptionsResolver
 from .subworkflow_node import SubWorkflowNode
 from .topology import Topology, build_topology, slug_of
 
@@ -29,37 +29,6 @@ Columns = dict[str, Any]
 NAME_LENGTH: Final = 255
 _TEXT: Final = f"a text of 1 to {NAME_LENGTH} characters"
 _ON_ERROR: Final = {text: str(word) for word in OnError for text in (str(word), str(word).lower())}
-
-#: The columns of a node that has none of the options. Every node has the same columns.
-EMPTY_NODE: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(CALL_COLUMNS),
-    "backend": "",
-    "queue_name": "",
-    "priority": 0,
-    "is_async": False,
-    "typed_payload": False,
-    "max_retries": 0,
-    "waits_for": (),
-    "open_deps": 0,
-    "dependents": (),
-    "join": "all",
-    "min_success": None,
-    "allow_failed_deps": False,
-    "run_when": None,
-    "skip_when": None,
-    "kwargs": {},
-    "args_from": {},
-    "values_from": {},
-    "ctx_from": None,
-    "open_ctx": 0,
-    "over_index": None,
-    "param": None,
-    "seconds": None,
-    "until": None,
-    "event_name": None,
-    "event_timeout": None,
-    "definition_key": None,
-}
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -208,7 +177,6 @@ def _node(index: int, node: Node[Any], topology: Topology, resolver: NodeOptions
     node_errors: list[NodeError] = [*node.errors, *own.errors]
     waits_for = topology.waits_for[index]
     columns: Columns = {
-        **EMPTY_NODE,
         **own.columns,
         **_step(node, len(waits_for), node_errors),
         "task_index": index,

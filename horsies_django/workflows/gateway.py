@@ -18,18 +18,16 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import Error, transaction
 
 from ..db.errors import is_permanent_error, row_by_row
+from ..models import Task, Workflow, WorkflowTask
+from ..models.claims import TaskRoute
+from ..models.transitions import TaskQuerySet
 from . import lifecycle
-
-if TYPE_CHECKING:
-    from ..models.claims import TaskRoute
-    from ..models.transitions import TaskQuerySet
-
 
 logger = logging.getLogger("horsies_django.workflows")
 
@@ -56,8 +54,6 @@ class EngineGateway:
 
     def lock_unless_locked(self, roots: Collection[UUID]) -> set[UUID]:
         """Lock these workflows; return those that another transaction has locked."""
-        from ..models import Workflow
-
         missing = set(roots) - self._queries.lock(roots)
         # A deleted workflow has no lock to wait for.
         workflows = Workflow.objects.using(self._database)
@@ -83,8 +79,6 @@ class EngineGateway:
 
 def lock_and_wait(database: str, root: UUID) -> None:
     """Lock the workflow of a task that is about to end in the current transaction."""
-    from ..models import Workflow
-
     Workflow.objects.using(database).lock([root])
 
 
@@ -93,8 +87,6 @@ def lock_unless_locked(tasks: TaskQuerySet) -> tuple[TaskQuerySet, list[UUID]]:
 
     Tasks of workflows that another transaction has locked are left out.
     """
-    from ..models import Workflow
-
     pairs = dict(tasks.filter(workflow_id__isnull=False).values_list("pk", "workflow_id"))
     if not pairs:
         return tasks, []
@@ -133,8 +125,6 @@ def lock_then_advance(tasks: TaskQuerySet) -> Iterator[None]:
     if not nodes:
         yield
         return
-    from ..models import Workflow
-
     with transaction.atomic(using=tasks.db):
         Workflow.objects.using(tasks.db).lock({root for _, root in nodes if root is not None})
         yield
@@ -147,15 +137,12 @@ def advance_unless_locked(database: str, ids: Collection[UUID]) -> None:
     Skips workflows that another transaction has locked: to wait for them in this order could deadlock. Repair advances
     those later.
     """
-    from ..models import Task
-
     _, nodes = lock_unless_locked(Task.objects.using(database).filter(pk__in=ids))
     advance_locked(database, nodes)
 
 
 def retry_nodes(tasks: TaskQuerySet) -> int:
     """Retry the nodes of these tasks, with the nodes that were skipped because of them; return how many tasks."""
-    from ..models import WorkflowTask
     from .control import retry
     from .engine.rows import where_in
 
@@ -170,8 +157,6 @@ def retry_nodes(tasks: TaskQuerySet) -> int:
 
 def mark_running(database: str, ids: Collection[UUID]) -> None:
     """ENQUEUED → RUNNING for the nodes of these tasks."""
-    from ..models import WorkflowTask
-
     with transaction.atomic(using=database):
         nodes = WorkflowTask.objects.using(database)
         enqueued = nodes.filter(lifecycle.MARK_RUNNING.is_possible, task_id__in=ids)

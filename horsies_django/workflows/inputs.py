@@ -10,7 +10,6 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
 
 from ..core.results import TaskResult
@@ -90,7 +89,7 @@ def _param(node: MapNode[Any], target: Target, node_errors: list[NodeError]) -> 
 def _source_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
     """Yield the errors of parameters that other nodes fill."""
     own = target.parameters.by_name
-    takers = accepted_by_parameter(target.func)
+    accepted = accepted_by_parameter(target.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
         for param, source in sources.items():
             if outsiders := [node for node in nodes_in(source) if node not in waits_for]:
@@ -99,7 +98,7 @@ def _source_errors(node: CallNode[Any], target: Target, waits_for: Set[Node[Any]
                 )
                 yield DefinitionErrorCode.INVALID_ARGS_FROM, problem
             if param in own:
-                yield from _type_errors(name, param, source, takers.get(param, Accepted()))
+                yield from _type_errors(name, param, source, accepted.get(param))
             if param in target.parameters.required and (reason := _omission_reason(node, name, source)):
                 why = f"{name} may leave it out: {reason}"
                 problem = f"{param!r} has no default, and {why}; allowed: a parameter with a default."
@@ -123,16 +122,16 @@ def _omission_reason(node: CallNode[Any], name: str, source: Source) -> str | No
     return f"{source!r} has a condition" if name == "values_from" and is_conditional else None
 
 
-def _type_errors(name: str, param: str, source: Source, taker: Accepted) -> Iterator[NodeError]:
+def _type_errors(name: str, param: str, source: Source, accepted: TypeSet) -> Iterator[NodeError]:
     if name == "args_from" and not isinstance(source, tuple):
-        if not taker.accepts_result:
-            problem = f"{param!r} takes {describe(taker.types)}, and args_from gives a TaskResult; allowed: "
+        if are_disjoint(frozenset({TaskResult}), accepted):
+            problem = f"{param!r} takes {describe(accepted)}, and args_from gives a TaskResult; allowed: "
             yield DefinitionErrorCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
         return
     types = frozenset({list}) if isinstance(source, tuple) else value_types(source)
-    if are_disjoint(types, taker.types):
+    if are_disjoint(types, accepted):
         what = "a list of nodes" if isinstance(source, tuple) else repr(source)
-        expected, actual = describe(taker.types), describe(types)
+        expected, actual = describe(accepted), describe(types)
         problem = f"{param!r} takes {expected}, and {what} gives {actual}; allowed: the same."
         yield DefinitionErrorCode.SOURCE_TYPE, problem
 
@@ -232,18 +231,10 @@ def returned_types(func: Callable[..., Any]) -> TypeSet:
     return None if hasattr(func, "__wrapped__") else produced_types(hints_of(func).get("return", Any))
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """What a parameter accepts: values of these types, and whether a TaskResult."""
-
-    types: TypeSet = None
-    accepts_result: bool = True
-
-
 @functools.cache
-def accepted_by_parameter(func: Callable[..., Any]) -> Mapping[str, Accepted]:
-    """Return what the hinted parameters of a function accept; the others accept anything."""
-    return {name: Accepted(accepted_types(hint), accepts_result(hint)) for name, hint in hints_of(func).items()}
+def accepted_by_parameter(func: Callable[..., Any]) -> Mapping[str, TypeSet]:
+    """Return the types that the hinted parameters of a function accept; the others accept anything."""
+    return {name: accepted_types(hint) for name, hint in hints_of(func).items()}
 
 
 def are_disjoint(source: TypeSet, target: TypeSet) -> bool:
@@ -254,11 +245,6 @@ def are_disjoint(source: TypeSet, target: TypeSet) -> bool:
 def describe(kinds: TypeSet) -> str:
     """Return types as text for an error message."""
     return " or ".join(sorted("None" if kind is type(None) else kind.__name__ for kind in kinds or ())) or "anything"
-
-
-def accepts_result(hint: Any) -> bool:
-    """Whether a parameter with this hint accepts a TaskResult."""
-    return (types := accepted_types(hint)) is None or TaskResult in types
 
 
 def _types(hint: Any, bindings: Mapping[Any, frozenset[type]]) -> TypeSet:

@@ -64,7 +64,7 @@ def _start(options: Options, blueprint: Blueprint, key: UUID, scheduled_for: dat
     name, sent_headers = blueprint.columns["name"], headers.collect(options) if options.middleware else {}
     for node in blueprint.nodes if options.middleware else ():
         try:
-            headers.check_reserved(options, node["metadata"], sent_headers)
+            headers.check_reserved(options, node.get("metadata"), sent_headers)
         except ValueError as error:
             error.add_note(f"node {node['node_id']!r} of workflow {name!r} could not be started")
             raise
@@ -131,7 +131,7 @@ def _insert(
     same = {"workflow_id": workflow_id, "status": lifecycle.ADD_NODE.target.value}
     nodes = [{**node, **same} for node in blueprint.nodes]
     for node in nodes if sent_headers else ():
-        node["metadata"] = {**(node["metadata"] or {}), **(sent_headers or {})}
+        node["metadata"] = {**(node.get("metadata") or {}), **(sent_headers or {})}
     insert_nodes(database, nodes)
     create_limits_after_commit(database, nodes)
     engine = Engine.on(database)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NewType, TypedDict, TypeVar
 import pytest
 
 from horsies_django import TaskError, TaskResult
-from horsies_django.workflows.inputs import accepted_types, accepts_result, are_disjoint, produced_types
+from horsies_django.workflows.inputs import accepted_types, are_disjoint, produced_types
 
 UserId = NewType("UserId", int)
 T = TypeVar("T")
@@ -92,5 +92,5 @@ def test_compatible_or_unknown_hints_are_not_disjoint(source, target):
         (list[TaskResult], False),
     ],
 )
-def test_accepts_result_detects_hints_that_take_a_result(hint, answer):
-    assert accepts_result(hint) is answer
+def test_the_accepted_types_tell_whether_a_hint_takes_a_result(hint, answer):
+    assert are_disjoint(frozenset({TaskResult}), accepted_types(hint)) is not answer

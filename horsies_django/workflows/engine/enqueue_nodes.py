@@ -116,7 +116,7 @@ def create_limits_after_commit(database: str, nodes: Iterable[Mapping[str, Any]]
 
     Nodes that start later are then limited by workers without the code of their tasks too.
     """
-    keys = {(node["limit_key"], node["task_name"]) for node in nodes if node["limit_key"] is not None}
+    keys = {(key, node["task_name"]) for node in nodes if (key := node.get("limit_key")) is not None}
     terms_of = {key: declared_terms(name) for key, name in keys}
     limits = [Limit(key=key, **terms._asdict()) for key, terms in sorted(terms_of.items()) if terms]
     if limits:
@@ -175,11 +175,15 @@ def due_in(seconds: ValueByPk) -> Mapping[str, Any]:
 
 
 def insert_nodes(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert nodes, given by column; all have the same columns.
+    """Insert nodes, given by column; a column that some of them lack gets its field's default there.
 
     The columns whose values differ travel as one JSON text. An instance of each row and a parameter for each value
     would take longer than the rest of a workflow's start.
     """
+    if any(row.keys() != rows[0].keys() for row in rows):
+        node = WorkflowTask()
+        defaults = {name: getattr(node, name) for name in dict.fromkeys(name for row in rows for name in row)}
+        rows = [{**defaults, **row} for row in rows]
     first = rows[0]
     varying = [name for name, value in first.items() if not all(_is_same(row[name], value) for row in rows)]
     fields = {name: WorkflowTask._meta.get_field(name) for name in varying}

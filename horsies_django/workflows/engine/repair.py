@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -62,17 +62,23 @@ def repair(database: str, limit: int = MAX_TREES) -> list[Repaired]:
     A tree with unreadable rows becomes FAILED with ``WORKER_ROW_UNREADABLE``, and the others are still repaired. A tree
     that another transaction has locked is left for the next pass.
     """
-    repaired = (_repair_or_fail(database, root) for root in _stuck_roots(database, limit))
+    repaired = (
+        _under_lock(database, root, partial(_repair_tree, database, root), partial(_fail_tree, database))
+        for root in _stuck_roots(database, limit)
+    )
     return [each for each in repaired if each.has_changes]
 
 
-def _repair_or_fail(database: str, root: UUID) -> Repaired:
+def _under_lock(
+    database: str, root: UUID, change: Callable[[], Repaired], on_error: Callable[[UUID, Exception], Repaired]
+) -> Repaired:
+    """Change a tree in a transaction of its own; do nothing if another transaction has locked it."""
+
     def run(_: Sequence[UUID]) -> Repaired:
         with transaction.atomic(using=database):
-            is_locked = Workflow.objects.using(database).lock([root], skip=True)
-            return _repair_tree(database, root) if is_locked else Repaired(root)
+            return change() if Workflow.objects.using(database).lock([root], skip=True) else Repaired(root)
 
-    return row_by_row([root], run, partial(_fail_tree, database), concerns_all_rows)[0]
+    return row_by_row([root], run, on_error, concerns_all_rows)[0]
 
 
 def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
@@ -80,16 +86,7 @@ def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
     logger.error("workflow can't be repaired id=%s", root, exc_info=error)
     if not is_row_error(error):
         return Repaired(root, error=repr(error))
-    why = primary_message(error)
-
-    def fail(_: Sequence[UUID]) -> Repaired:
-        with transaction.atomic(using=database):
-            if not Workflow.objects.using(database).lock([root], skip=True):
-                return Repaired(root)
-            count = _fail_unreadable(database, root, f"The rows of the workflow are damaged: {why}")
-            return Repaired(root, ended_workflows=count, error=why)
-
-    return row_by_row([root], fail, _leave, concerns_all_rows)[0]
+    return _under_lock(database, root, partial(_fail_unreadable, database, root, primary_message(error)), _leave)
 
 
 def _leave(root: UUID, error: Exception) -> Repaired:
@@ -97,12 +94,10 @@ def _leave(root: UUID, error: Exception) -> Repaired:
     return Repaired(root, error=repr(error))
 
 
-def _fail_unreadable(database: str, root: UUID, why: str) -> int:
-    """Fail a tree by its columns alone; return how many workflows it ended.
-
-    Running bodies come to their end, without effect on the workflow.
-    """
-    error = err_result(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(why))
+def _fail_unreadable(database: str, root: UUID, why: str) -> Repaired:
+    """Fail a tree by its columns alone. Running bodies come to their end, without effect on the workflow."""
+    message = clean_text(f"The rows of the workflow are damaged: {why}")
+    error = err_result(OperationalCode.WORKER_ROW_UNREADABLE, message)
     tree = Workflow.objects.using(database).filter(Q(pk=root) | Q(root_id=root))
     live = tree.filter(lifecycle.FAIL_UNREADABLE.is_possible)
     keys = list(live.values_list("pk", flat=True))
@@ -120,14 +115,14 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     kept_until = workflow_kept_until(lifecycle.FAIL_UNREADABLE.target, database)
     lifecycle.FAIL_UNREADABLE.apply(ended, completed_at=Now(), error=error["err"], kept_until=kept_until)
     notify_after_commit(database, keys)
-    return len(keys)
+    return Repaired(root, ended_workflows=len(keys), error=message)
 
 
 def expire(database: str, limit: int = MAX_TREES) -> int:
     """End the workflows that are past their ``good_until`` as EXPIRED; return how many."""
     overdue = Workflow.objects.using(database).filter(lifecycle.EXPIRE_WORKFLOW.is_possible, good_until__lte=Now())
     rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:limit])
-    return sum(_expire_or_fail(overdue, key, root) for key, root in rows)
+    return sum(_expire(overdue, key, root) for key, root in rows)
 
 
 def expire_paused(database: str, after: timedelta, limit: int = MAX_TREES) -> int:
@@ -141,30 +136,22 @@ def expire_paused(database: str, after: timedelta, limit: int = MAX_TREES) -> in
         paused_at__lte=NowPlus(-after.total_seconds()),
     )
     rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:limit])
-    return sum(_expire_or_fail(stale, key, root, _paused_too_long(after, -seconds)) for key, root, seconds in rows)
-
-
-def _expire_or_fail(
-    which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None
-) -> bool:
-    """Expire one workflow; fail its tree if its rows are damaged, so that the others still expire."""
-
-    def fail(_: UUID, problem: Exception) -> bool:
-        return bool(_fail_tree(which.db, root, problem).ended_workflows)
-
-    return row_by_row([key], lambda _: _expire(which, key, root, error), fail, concerns_all_rows)[0]
+    return sum(_expire(stale, key, root, _paused_too_long(after, -seconds)) for key, root, seconds in rows)
 
 
 def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
-    """Expire one workflow if it is still one of ``which``; return False if another transaction has locked its tree."""
+    """Expire one workflow if it is still one of ``which``; fail its tree if its rows are damaged."""
     database = which.db
-    with transaction.atomic(using=database):
-        if not Workflow.objects.using(database).lock([root], skip=True) or not which.filter(pk=key).exists():
-            return False
+
+    def change() -> Repaired:
+        if not which.filter(pk=key).exists():
+            return Repaired(root)
         engine = Engine.on(database)
         engine.advance(cancel_pause.cancel(engine, [key], lifecycle.EXPIRE_WORKFLOW, error))
         engine.complete_workflows(cancel_pause.subtree_statuses(database, [key]))
-        return True
+        return Repaired(root, ended_workflows=1)
+
+    return _under_lock(database, root, change, partial(_fail_tree, database)).ended_workflows > 0
 
 
 def _paused_too_long(after: timedelta, seconds: float) -> dict[str, Any]:
@@ -204,19 +191,19 @@ def _repair_tree(database: str, root: UUID) -> Repaired:
     keys = list(statuses)
     nodes = engine.nodes.filter(workflow__in=keys)
     _recount(database, keys)
+    if workflows.filter(pk__in=keys, node_count=0).exists():
+        return _fail_unreadable(database, root, "a workflow has no nodes.")
     resume_workflow.recount_maps(nodes)
     lost = _fail_lost_tasks(engine, nodes)
     ends, ready = node_end.apply_results(
         engine, node_end.with_ended_tasks(nodes).values_list(*node_end.TASK_END_COLUMNS)
     )
     engine.advance([*lost, *ends], ready)
-    for key in workflows.filter(pk__in=keys, node_count=0).values_list("pk", flat=True):
-        _fail_empty(database, key)
     decided = resume_workflow.decide_waiting(database, keys)
     if stuck := _unstartable(engine.nodes.filter(workflow__in=keys)):
-        why = f"The rows of the workflow are damaged: nothing can start the nodes that wait: {', '.join(stuck)}."
+        why = f"nothing can start the nodes that wait: {', '.join(stuck)}."
         logger.error("workflow can't be repaired id=%s error=%s", root, why)
-        return Repaired(root, ended_workflows=_fail_unreadable(database, root, why), error=why)
+        return _fail_unreadable(database, root, why)
     live = [key for key, status in statuses.items() if status not in WORKFLOW_TERMINAL_STATES]
     ended = workflows.filter(pk__in=live, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
     return Repaired(root, len(lost) + len(ends), decided + len(ready), ended)
@@ -253,11 +240,3 @@ def _recount(database: str, keys: Collection[UUID]) -> None:
         resume_workflow.recount(
             rows.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read_nodes(rows)
         )
-
-
-def _fail_empty(database: str, key: UUID) -> None:
-    error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="The workflow has no nodes.").as_json()
-    rows = Workflow.objects.using(database).filter(pk=key)
-    kept_until = workflow_kept_until(lifecycle.FAIL_WORKFLOW.target, database)
-    lifecycle.FAIL_WORKFLOW.apply(rows, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
-    notify_after_commit(database, [key])
