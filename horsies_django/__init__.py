@@ -25,8 +25,7 @@ from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, Uni
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 
 if TYPE_CHECKING:
-    from .batches.batch import Batch
-    from .batches.handle import BatchHandle, BatchProgress
+    from .batches.batch import Batch, BatchHandle, BatchProgress
     from .core.schedule_patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
     from .enqueue.node_factories import sleep, wait_for_event
     from .enqueue.nodes import (
@@ -121,8 +120,7 @@ __all__ = [
 
 #: The names that are imported when first used, by module: a process that only sends tasks needs none of them.
 _WHEN_USED: Final = {
-    "batches.batch": ["Batch"],
-    "batches.handle": ["BatchHandle", "BatchProgress"],
+    "batches.batch": ["Batch", "BatchHandle", "BatchProgress"],
     "core.schedule_patterns": ["Cron", "Daily", "Every", "Hourly", "Monthly", "Weekly"],
     "enqueue.node_factories": ["sleep", "wait_for_event"],
     "enqueue.nodes": [

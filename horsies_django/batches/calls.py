@@ -46,12 +46,7 @@ class NodeColumns:
         if id(task) not in self._checked_tasks:
             self._checked_tasks[id(task)] = (task, self._resolve(TaskNode(task=task)))
         resolved = self._checked_tasks[id(task)][1]
-        builder = _builder_of(resolved)
-        named = self._with_id(builder, _named(builder, args, kwargs))
-        later = WORKFLOW_PARAMS & builder.parameters.by_name - named.keys()
-        arguments = builder.partial_arguments(named, later)
-        limit_key = builder.partial_limit_key(named, _NONE)
-        return {**self._columns(resolved), "kwargs": arguments.kwargs, "limit_key": limit_key}
+        return self._columns(resolved, _named(_builder_of(resolved), args, kwargs))
 
     def node_of_callback(self, name: str, callback: Any, *, has_results: bool) -> Columns:
         """Return the columns of a callback's node: a task, or ``task.node(…)(…)`` with its own options and arguments.
@@ -63,36 +58,33 @@ class NodeColumns:
             raise InvalidTask(
                 f"{name} is {shown(callback)}; allowed: a task, or a node of one that waits for no other."
             )
-        resolved = self._resolve(node)
-        builder = _builder_of(resolved)
-        kwargs = self._with_id(builder, node.kwargs)
-        takes_results = has_results and RESULTS in builder.parameters.by_name and RESULTS not in kwargs
-        filled_later = frozenset({RESULTS}) if takes_results else _NONE
-        later = WORKFLOW_PARAMS & builder.parameters.by_name - kwargs.keys() | filled_later
-        arguments = builder.partial_arguments(kwargs, later)
-        columns = {**self._columns(resolved), "limit_key": builder.partial_limit_key(kwargs, filled_later)}
-        return {**columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if takes_results else {}}
+        return self._columns(self._resolve(node), node.kwargs, takes_results=has_results)
 
     def node_of_calls(self) -> Columns:
         """Return the columns of the node that stands for all calls."""
         return {"backend": self.alias, "queue_name": "default", "typed_payload": self._options.serializer == "rich"}
 
-    def _columns(self, resolved: ResolvedOptions) -> Columns:
-        """Return the columns of a task with the headers of the current context."""
-        columns = dict(resolved.columns)
+    def _columns(self, resolved: ResolvedOptions, kwargs: Mapping[str, Any], *, takes_results: bool = False) -> Columns:
+        """Return the columns of a task with these arguments, and with the headers of the current context."""
+        builder, columns = _builder_of(resolved), dict(resolved.columns)
+        missing = builder.parameters.by_name - kwargs.keys()
+        if BATCH_ID in missing:
+            kwargs = {**kwargs, BATCH_ID: self._batch_id}
+        results = missing & {RESULTS} if takes_results else _NONE
         if self._options.middleware:
             columns["metadata"] = headers.inject(self._options, columns["metadata"]) or columns["metadata"]
-        return columns
+        return {
+            **columns,
+            "kwargs": builder.partial_arguments(kwargs, WORKFLOW_PARAMS & missing | results).kwargs,
+            "limit_key": builder.partial_limit_key(kwargs, results),
+            "values_from": dict.fromkeys(results, 0),
+        }
 
     def _resolve(self, node: TaskNode[Any]) -> ResolvedOptions:
         resolved = self._resolver.resolve(node)
         if node_errors := [*node.errors, *resolved.errors]:
             raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in node_errors))
         return resolved
-
-    def _with_id(self, builder: CallBuilder, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        wants_id = BATCH_ID in builder.parameters.by_name and BATCH_ID not in kwargs
-        return {**kwargs, BATCH_ID: self._batch_id} if wants_id else dict(kwargs)
 
 
 def _named(builder: CallBuilder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from ..core.unique import Unique
 from ..enqueue.call_builder import CallBuilder
 from ..enqueue.task import HorsiesTask
 from ..models import Task
-from .diagnosis.reason import backend_options
-from .payload_view.retry_policy import describe_retry_policy
+from .diagnosis.retries import describe_retry_policy
+from .diagnosis.waiting import backend_options
 
 
 class OptionInForce(NamedTuple):

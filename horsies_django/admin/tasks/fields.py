@@ -19,8 +19,8 @@ from ...core.numbers import format_duration, format_number
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
 from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask
+from ...ops.diagnosis.retries import describe_retry_policy
 from ...ops.payload_view.contents import contents_of, decode
-from ...ops.payload_view.retry_policy import describe_retry_policy
 from ...ops.task_options import describe_retention
 from ...ops.task_states import State, state_of
 from ..ages import counted

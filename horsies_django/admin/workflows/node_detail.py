@@ -11,12 +11,11 @@ from django.db.models import JSONField
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ...core.numbers import fill_numbers
 from ...core.workflow_status import Join
 from ...models import TaskAttempt, Workflow, WorkflowTask
-from ...ops.diagnosis import reasons_of, reasons_of_node
+from ...ops.diagnosis.waiting import and_more, reasons_of, reasons_of_node
 from ...ops.payload_view.contents import PARTS, decode_text_columns, with_text_columns
 from ..formatting import as_json, format_time
 from ..status_text import status_badge
@@ -117,7 +116,7 @@ def _sources(line: NodeLine) -> SafeString:
     links = format_html_join(", ", '<a href="?node={}#node">{}</a>', line.waits_for)
     if not line.more:
         return links
-    return format_html("{} {}", links, fill_numbers(ngettext("and %d more", "and %d more", line.more), line.more))
+    return format_html("{} {}", links, and_more(line.more))
 
 
 def _condition(node: WorkflowTask) -> str:

@@ -21,8 +21,8 @@ from ...core.status import TaskStatus
 from ...db.now import Now
 from ...models import Task, TaskItem
 from ...models.transitions import TaskQuerySet
-from ..diagnosis import reasons_of
-from ..diagnosis.reason import backend_options
+from ..diagnosis.retries import describe_retry_policy
+from ..diagnosis.waiting import backend_options, reasons_of
 from ..payload_view.contents import (
     PARTS,
     Contents,
@@ -34,7 +34,6 @@ from ..payload_view.contents import (
 )
 from ..payload_view.excerpt import MAX_LENGTH, excerpt_of, with_short_arguments
 from ..payload_view.json_text import chunks, head
-from ..payload_view.retry_policy import describe_retry_policy
 from ..task_states import State, Wait, state_of, wait_of
 
 #: The fields of an attempt.

@@ -1,23 +1,24 @@
-"""Explain why a failed task was not retried, from its row, its last attempt and its retry policy.
+"""Retries in words: a task's retry policy, and why a failed task was not retried.
 
-It follows the order in which a worker decides (see :mod:`horsies_django.worker.result_mapping`) and the reaper after a
-crash.
+The reason follows the order in which a worker decides (see :mod:`horsies_django.worker.result_mapping`), and the reaper
+after a crash.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from django.utils.translation import gettext as _
 
+from ...core.numbers import format_duration
 from ...core.results import OperationalCode, OutcomeCode
-from ...core.retry import RETRIES_ON_DEMAND, RetryPolicy, ShortForm, is_retryable
+from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy, ShortForm, is_retryable
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
 
-#: How many codes of a policy are named.
+#: How many codes and delays of a policy are named.
 _NAMED: Final = 5
 
 
@@ -104,3 +105,57 @@ def _not_covered(policy: RetryPolicy, code: str, exception_class: str) -> str:
     names = f"{kind} ({code})" if kind and is_telling else kind or code
     listed = ", ".join(policy.auto_retry_for[:_NAMED]) + ("…" if len(policy.auto_retry_for) > _NAMED else "")
     return _("its retry policy covers %(listed)s, not %(names)s") % {"names": names, "listed": listed}
+
+
+def describe_retry_policy(task: Task) -> str:
+    """Describe how often a task is tried, after which errors and with which waits.
+
+    The policy is the one in its row, with which it was sent.
+    """
+    if task.retry_policy is None:
+        text = _("No retries: one attempt. A task that raises Retry is retried at most %d times.")
+        return text % (task.max_retries or RETRIES_ON_DEMAND)
+    if task.retry_policy == NO_RETRIES:
+        return _("No retries: one attempt.")
+    try:
+        policy = RetryPolicy.of_row(task.retry_policy)
+    except ValueError:
+        policy = None
+    if policy is None:
+        return _("No retries: the stored policy is invalid.")
+    if not task.max_retries:
+        return _("No retries: one attempt.")
+    attempts = _("Up to %d attempts.") % (task.max_retries + 1)
+    delays = _describe_delays(policy, range(1, task.max_retries + 1))
+    return f"{attempts} {_describe_errors(policy)} {delays}"
+
+
+def _describe_errors(policy: RetryPolicy) -> str:
+    if ANY_CODE in policy.auto_retry_for:
+        return _("Retried on any error that another attempt may fix.")
+    return _("Retried on these errors: %s.") % ", ".join(policy.auto_retry_for)
+
+
+def _describe_delays(policy: RetryPolicy, retries: Sequence[int]) -> str:
+    waits = [policy.planned(number) for number in retries]
+    if policy.backoff_strategy is ShortForm.FUNCTION:
+        text = _("The task's own backoff function returns the delay, or that there is no retry.")
+        return f"{text} {_('After a worker crash:')} {_listed(waits)}."
+    if len(set(waits)) > 1:
+        is_more = len(waits) > _NAMED
+        words = _("Delays before the retries: %s and so on.") if is_more else _("Delays before the retries: %s.")
+        text = words % _listed(waits)
+    elif waits[0]:
+        text = _("Delay before each retry: %s.") % _seconds(waits[0])
+    else:
+        text = _("No delay before a retry.")
+    return f"{text} {_('Each varies at random by up to a quarter.')}" if policy.jitter else text
+
+
+def _listed(waits: Sequence[float]) -> str:
+    shown = waits[:1] if len(set(waits)) == 1 else waits[:_NAMED]
+    return ", ".join(map(_seconds, shown))
+
+
+def _seconds(wait: float) -> str:
+    return _("%s s") % f"{wait:g}" if wait < 120 else format_duration(wait)
