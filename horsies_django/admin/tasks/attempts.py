@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -33,27 +32,6 @@ MAX_MESSAGE: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptRow:
-    """An attempt on a page. ``again`` says in words whether another one followed.
-
-    ``is_shown_above``: its error stands at the top of the page, and is not repeated.
-    """
-
-    row: TaskAttempt
-    again: str
-    started: str
-    waited: str
-    ran: str
-    worker: SafeString | str
-    process: str
-    error: ErrorText | None
-    traceback: SafeString | str
-    traceback_key: str
-    same_error: SafeString | str
-    is_shown_above: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ErrorText:
     """An error on a page: exception class, code, message and traceback, each empty if there is none."""
 
@@ -61,18 +39,6 @@ class ErrorText:
     code: str
     message: str
     traceback: str
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatRow:
-    """A heartbeat on a page."""
-
-    role: str
-    sent: str
-    ago: SafeString
-    sender: SafeString | str
-    hostname: str
-    pid: int
 
 
 def latest_attempts(task: Task) -> list[TaskAttempt]:
@@ -103,7 +69,7 @@ def is_single_run(task: Task) -> bool:
     return is_only and task.finished_at is not None and task.started_at == attempts[0].started_at
 
 
-def attempt_rows(task: Task, links: Links) -> list[AttemptRow]:
+def attempt_rows(task: Task, links: Links) -> list[dict[str, Any]]:
     """Return the latest attempts for the page, newest first; none if the page shows the only one as the task itself."""
     if is_single_run(task):
         return []
@@ -129,24 +95,25 @@ def _retry_text(task: Task, attempt: TaskAttempt) -> str:
     return _("will be retried") if task.finished_at is None else _("was to be retried")
 
 
-def _shown(task: Task, attempt: TaskAttempt, links: Links) -> AttemptRow:
+def _shown(task: Task, attempt: TaskAttempt, links: Links) -> dict[str, Any]:
     error, top = _error_of_attempt(attempt), error_of(task)
+    # The error of the latest attempt stands at the top of the page, and is not repeated.
     is_shown_above = attempt.attempt == task.attempt and top is not None and top.code == error.code
     key = f"horsies-traceback-text-{attempt.attempt}"
-    return AttemptRow(
-        attempt,
-        _retry_text(task, attempt),
-        format_time(attempt.started_at),
-        format_duration(attempt.started_at - attempt.due_at),
-        format_duration(attempt.finished_at - attempt.started_at),
-        links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
-        process_of(attempt),
-        error if error.code and not is_shown_above else None,
-        text_block(error.traceback, end=True, key=key) if error.traceback else "",
-        key,
-        same_error_link(attempt.fingerprint, links),
-        is_shown_above,
-    )
+    return {
+        "row": attempt,
+        "again": _retry_text(task, attempt),
+        "started": format_time(attempt.started_at),
+        "waited": format_duration(attempt.started_at - attempt.due_at),
+        "ran": format_duration(attempt.finished_at - attempt.started_at),
+        "worker": links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
+        "process": process_of(attempt),
+        "error": error if error.code and not is_shown_above else None,
+        "traceback": text_block(error.traceback, end=True, key=key) if error.traceback else "",
+        "traceback_key": key,
+        "same_error": same_error_link(attempt.fingerprint, links),
+        "is_shown_above": is_shown_above,
+    }
 
 
 class Bar(NamedTuple):
@@ -207,16 +174,16 @@ def latest_heartbeats(task: Task) -> list[Heartbeat]:
     return sorted(beats, key=lambda beat: beat.sent_at, reverse=True)[:MAX_HEARTBEATS]
 
 
-def heartbeat_rows(beats: Sequence[Heartbeat], now: datetime, links: Links) -> list[HeartbeatRow]:
+def heartbeat_rows(beats: Sequence[Heartbeat], now: datetime, links: Links) -> list[dict[str, Any]]:
     """Return heartbeats for the page; ``now`` is the database's current time."""
     return [
-        HeartbeatRow(
-            str(beat.get_role_display()),
-            format_time(beat.sent_at),
-            relative_time(beat.sent_at, now),
-            links.to(Worker, beat.sender_id),
-            beat.hostname,
-            beat.pid,
-        )
+        {
+            "role": beat.get_role_display(),
+            "sent": format_time(beat.sent_at),
+            "ago": relative_time(beat.sent_at, now),
+            "sender": links.to(Worker, beat.sender_id),
+            "hostname": beat.hostname,
+            "pid": beat.pid,
+        }
         for beat in beats
     ]

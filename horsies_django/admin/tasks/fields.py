@@ -20,7 +20,7 @@ from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
 from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask
 from ...ops.diagnosis.retries import describe_retry_policy
-from ...ops.payload_view.contents import contents_of, decode
+from ...ops.payload_view.contents import PARTS, contents_of, decode
 from ...ops.task_options import describe_retention
 from ...ops.task_states import State, state_of
 from ..ages import counted
@@ -73,7 +73,6 @@ class TaskFields:
         self.links = links
         self.node = _node_of(task)
 
-    page_sent_at = time_column("sent_at", _("sent at"), exactly=True)
     page_enqueued_at = time_column("enqueued_at", _("due at"), exactly=True, is_shown=_is_due_shown)
     page_claimed_at = time_column(
         "claimed_at", _("claimed at"), exactly=True, is_shown=lambda task: task.status == TaskStatus.CLAIMED
@@ -84,8 +83,6 @@ class TaskFields:
     page_run_after = time_column(
         "run_after", _("run after"), exactly=True, is_shown=lambda task: task.run_after != task.enqueued_at
     )
-    page_good_until = time_column("good_until", _("deadline"), exactly=True)
-    page_kept_until = time_column("kept_until", _("kept until"), exactly=True)
 
     @admin.display(description=_("state"))
     def page_status(self, task: Any) -> SafeString:
@@ -240,16 +237,6 @@ class TaskFields:
             return ""
         return progress_bar(contents_of(task).mask.apply("progress", task.progress))
 
-    @admin.display(description=_("arguments"))
-    def page_args(self, task: Task) -> SafeString | str:
-        """The positional arguments."""
-        return self._value(task, "args")
-
-    @admin.display(description=_("keyword arguments"))
-    def page_kwargs(self, task: Task) -> SafeString | str:
-        """The keyword arguments."""
-        return self._value(task, "kwargs")
-
     @admin.display(description=_("grouped calls"))
     def page_items(self, task: Task) -> SafeString | str:
         """The calls that it receives as a list."""
@@ -262,31 +249,25 @@ class TaskFields:
         """The result, without the traceback, which has a field of its own."""
         if contents_of(task).error:
             return ""
-        return self._value(task, "result")
+        return self._payload("result")
 
     @admin.display(description=_("retry policy"))
     def page_policy(self, task: Task) -> SafeString | str:
         """The retry policy in force, in words."""
         return describe_retry_policy(task)
 
-    @admin.display(description=_("metadata"))
-    def page_metadata(self, task: Task) -> SafeString | str:
-        """The metadata that the sender set."""
-        return self._value(task, "metadata")
+    def _column(self, name: str) -> Any:
+        """Return the value of a column that needs no method of its own."""
+        if name in PARTS:
+            return self._payload(name)
+        value = getattr(self.task, name)
+        return format_time(value) if isinstance(value, datetime) else value
 
-    @admin.display(description=_("checkpoint"))
-    def page_checkpoint(self, task: Task) -> SafeString | str:
-        """The checkpoint that the task saved for its next attempt."""
-        return self._value(task, "checkpoint")
-
-    def _value(self, task: Task, part: str) -> SafeString | str:
-        contents = contents_of(task)
+    def _payload(self, part: str) -> SafeString | str:
+        contents, address = contents_of(self.task), self.admin.page_url("download", self.task.pk, part)
         if not contents.is_filled(part):
             return ""
-        value = contents.visible(part)
-        shown = masked_json(
-            part, value, contents.mask, contents.size(part), self.admin.page_url("download", task.pk, part)
-        )
+        shown = masked_json(part, contents.visible(part), contents.mask, contents.size(part), address)
         button = copy_button(gettext("Copy"), target=f"horsies-text-{part}", show_label=True)
         return format_html('<div class="horsies-copied">{}{}</div>', shown, button)
 

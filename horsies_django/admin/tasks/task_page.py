@@ -40,7 +40,7 @@ from .fields import TaskFields
 TRACEBACK: Final = "horsies-traceback-text"
 
 #: Fields in the whole width of the page.
-_WIDE: Final = frozenset({"page_policy", "page_unique", "page_metadata", "page_checkpoint", "page_items"})
+_WIDE: Final = frozenset({"page_policy", "page_unique", "metadata", "checkpoint", "page_items"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,6 @@ class Section:
     is_live: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PageField:
-    """A field with a value."""
-
-    name: str
-    label: str
-    value: Any
-    is_wide: bool
-
-
 STATE: Final = Section(
     "state",
     _("State and times"),
@@ -70,13 +60,13 @@ STATE: Final = Section(
         "page_status",
         "page_attempts",
         "page_progress",
-        "page_sent_at",
+        "sent_at",
         "page_enqueued_at",
         "page_next_retry_at",
         "page_claimed_at",
         "page_started_at",
         "page_finished_at",
-        "page_good_until",
+        "good_until",
         "page_wait",
         "page_run",
         "page_queue",
@@ -92,7 +82,7 @@ STATE: Final = Section(
         "page_id",
     ),
 )
-ARGUMENTS: Final = Section("arguments", _("Call"), ("page_args", "page_kwargs", "page_items"), is_live=False)
+ARGUMENTS: Final = Section("arguments", _("Call"), ("args", "kwargs", "page_items"), is_live=False)
 RESULT: Final = Section("result", _("Result"), ("page_result",))
 OPTIONS: Final = Section(
     "options",
@@ -101,7 +91,7 @@ OPTIONS: Final = Section(
         "page_policy",
         "page_timeout",
         "page_retention",
-        "page_kept_until",
+        "kept_until",
         "page_run_after",
         "page_limit_key",
         "unique_key",
@@ -109,8 +99,8 @@ OPTIONS: Final = Section(
         "page_group",
         "page_backend",
         "page_name",
-        "page_metadata",
-        "page_checkpoint",
+        "metadata",
+        "checkpoint",
     ),
 )
 
@@ -143,12 +133,19 @@ class TaskPage(TaskFields):
             "beats": heartbeat_rows(beats, task.read_at, links),
         }
 
-    def _fields(self, section: Section) -> list[PageField]:
+    def _fields(self, section: Section) -> list[dict[str, Any]]:
         """Return the fields of a section that have a value."""
-        task = self.task
-        values = {name: getattr(self, name, lambda row, name=name: getattr(row, name))(task) for name in section.names}
+        values = {
+            name: getattr(self, name)(self.task) if hasattr(self, name) else self._column(name)
+            for name in section.names
+        }
         return [
-            PageField(name, str(label_for_field(name, Task, cast("Any", self))), value, name in _WIDE)
+            {
+                "name": name,
+                "label": label_for_field(name, Task, cast("Any", self)),
+                "value": value,
+                "is_wide": name in _WIDE,
+            }
             for name, value in values.items()
             if value not in (None, "", "-", 0)
         ]
@@ -213,29 +210,18 @@ def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartb
     return {*named, task.claimed_by_worker_id or ""} - {""}
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonRow:
-    """A reason on a page."""
-
-    code: str
-    words: str
-    when: str
-    left: SafeString | str
-    links: SafeString
-
-
-def _reason_row(task: Any, reason: Reason, links: Links) -> ReasonRow:
+def _reason_row(task: Any, reason: Reason, links: Links) -> dict[str, Any]:
     now = task.read_at
     about = [_related(row, now, links) for row in reason.about]
     about += [and_more(reason.more)] if reason.more else []
     is_on_page = reason.when in (task.enqueued_at, task.good_until)  # in the section of the state
-    return ReasonRow(
-        reason.code.value,
-        reason.words,
-        format_time(reason.when) if reason.when and not is_on_page else "",
-        relative_time(reason.when, now) if reason.when else "",
-        format_html_join(", ", "{}", ((row,) for row in about)),
-    )
+    return {
+        "code": reason.code.value,
+        "words": reason.words,
+        "when": format_time(reason.when) if reason.when and not is_on_page else "",
+        "left": relative_time(reason.when, now) if reason.when else "",
+        "links": format_html_join(", ", "{}", ((row,) for row in about)),
+    }
 
 
 def _related(row: RelatedRow, now: datetime, links: Links) -> SafeString | str:

@@ -35,7 +35,6 @@ from ..lists.time_filters import SentFilter
 from ..status_text import status_badge
 from .filters import NameFilter, TreeFilter, WorkflowStateFilter
 from .masking import mask_of_workflow
-from .nodes import node_rows
 from .workflow_actions import RETRY, WORKFLOW_ACTIONS, EventForm, retry_of_node
 
 if TYPE_CHECKING:
@@ -199,6 +198,8 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
 
     def retry_node_view(self, request: HttpRequest, object_id: str, index: int) -> HttpResponse:
         """Retry one failed or skipped node, and the nodes that were skipped because of it. GET asks first."""
+        from .nodes import node_rows
+
         row = self.get_object(request, unquote(object_id))
         if not (self.has_view_permission(request, row) and RETRY.is_allowed(request, self.model)):
             raise PermissionDenied
@@ -280,6 +281,8 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
     @admin.display(description=_("success policy"))
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
         """The success policy as stored, with the names of its nodes in place of their positions."""
+        from .nodes import node_rows
+
         policy = workflow.success_policy
         if not isinstance(policy, list) or not all(isinstance(case, dict) for case in policy):  # a damaged row
             return as_json(policy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -23,31 +24,11 @@ _HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", 
 #: Maximum characters of a line that ``show`` prints.
 MAX_LINE: Final = 2_000
 
-#: Attributes of a task that ``show`` prints unless they are None.
-_FACTS: Final = (
-    "queue",
-    "priority",
-    "backend",
-    "attempt",
-    "retry_count",
-    "max_retries",
-    "retries",
-    "timeout",
-    "sent_at",
-    "due_at",
-    "started_at",
-    "ended_at",
-    "good_until",
-    "worker_id",
-    "workflow_id",
-    "unique_key",
-    "limit_key",
-    "group_key",
-    "item_count",
-    "error_code",
-    "fingerprint",
-    "progress",
-)
+#: What ``show`` prints in another way than as a line with its name, or not at all.
+_OTHERS: Final = {
+    *("id", "task", "call", "state", "wait", "is_orphaned", "why", "payload", "items", "attempts"),
+    *("traceback", "is_registered", "seen_at"),
+}
 
 
 def print_list(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
@@ -139,7 +120,7 @@ def _detail_lines(task: TaskDetail) -> Iterator[str]:
         yield "  no task of this name is registered in this process"
     yield f"  state: {_state(task)}"
     yield from (f"  why: {words}" for words in task.why)
-    facts = {name: getattr(task, name) for name in _FACTS}
+    facts = {field.name: getattr(task, field.name) for field in fields(task) if field.name not in _OTHERS}
     yield from (f"  {name}: {value}" for name, value in facts.items() if value is not None)
     for name, value in task.payload.items():
         yield f"  {name}: {json.dumps(value, ensure_ascii=False)}"

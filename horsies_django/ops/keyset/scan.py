@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -113,7 +113,7 @@ class KeysetScan:
         """Return the page with the newest rows, with those just before an id, or with those just after one."""
         is_down = after is None
         start = before if is_down else after
-        rows, end = self._find(start, is_down=is_down)
+        rows, end = self._find(start, PAGE + 1, self._sizes, is_down=is_down)
         is_full = len(rows) > PAGE
         rows = rows[:PAGE]
         ahead = rows[-1].pk if is_full else end
@@ -131,16 +131,7 @@ class KeysetScan:
 
         For scans without a row filter.
         """
-        matches: list[Any] = []
-        start, sizes = before, self._long_sizes if len(self.scope.partitions) > 1 else CHUNKS
-        while True:
-            for chunk in self._chunks(start, sizes, is_down=True):
-                rows, _ = self._first(chunk, count - len(matches), FilterBudget(), is_down=True)
-                matches += rows
-                start = chunk.end
-                if len(matches) >= count or start is None:
-                    return matches
-            sizes = self._long_sizes
+        return self._find(before, count, chain(self._sizes, repeat(self._long_size)), is_down=True)[0]
 
     def sent_until(self, moment: datetime) -> KeysetScan:
         """Return the scan without rows sent after that time."""
@@ -151,7 +142,7 @@ class KeysetScan:
 
         A batch may be empty; it then reports how far the scan has come.
         """
-        for chunk in self._long_chunks(before):
+        for chunk in self._chunks(before, repeat(self._long_size), is_down=True):
             keys = self.rows.order_by().values_list("pk", flat=True)
             ordered = sorted(chain(*(keys.filter(part) for part in chunk.parts)), reverse=True)
             ids, _ = self._passing(ordered)
@@ -167,9 +158,9 @@ class KeysetScan:
         PostgreSQL may read all of a table that is shorter than a chunk.
         """
         statuses = self.rows.order_by("-pk").values_list("pk", "status")
-        (size,) = self._long_sizes
+        size = self._long_size
         length = self._partition_size(size) * max(1, len(self.scope.partitions))
-        for chunk in self._long_chunks(before):
+        for chunk in self._chunks(before, repeat(self._long_size), is_down=True):
             status_by_key = dict(chain(*(statuses.filter(part)[: size + 1] for part in chunk.parts)))
             yield Counter(status_by_key[key] for key in self._passing(list(status_by_key))[0]), length, chunk.end
 
@@ -213,32 +204,33 @@ class KeysetScan:
                     break
         return passed, read
 
-    def _long_chunks(self, before: Key | None) -> Iterator[Chunk]:
-        start = before
-        while True:
-            chunk = next(self._chunks(start, self._long_sizes, is_down=True))
-            yield chunk
-            if (start := chunk.end) is None:
-                return
+    def _find(
+        self, start: Key | None, count: int, sizes: Iterable[int], *, is_down: bool
+    ) -> tuple[list[Any], Key | None]:
+        """Return up to ``count`` rows of chunks of these sizes, and the id at which the scan stopped.
 
-    def _find(self, start: Key | None, *, is_down: bool) -> tuple[list[Any], Key | None]:
-        """Return up to one row more than a page holds, and the id at which the scan stopped; None: it saw all rows."""
-        sizes = self._long_sizes if len(self.scope.partitions) > 1 else CHUNKS  # each costs two queries per partition
+        None for the id: the scan saw all rows.
+        """
         matches: list[Any] = []
         budget = FilterBudget()
         end: Key | None = None
-        for chunk in self._chunks(start, sizes, is_down=is_down):
-            rows, last = self._first(chunk, PAGE + 1 - len(matches), budget, is_down=is_down)
+        for chunk in self._chunks(start, sizes, is_down=is_down, is_page=True):
+            rows, last = self._first(chunk, count - len(matches), budget, is_down=is_down)
             matches += rows
             end = chunk.end if last is None else last
-            if len(matches) > PAGE or last is not None:
+            if len(matches) >= count or last is not None:
                 break
         return matches, end
 
     @property
-    def _long_sizes(self) -> tuple[int, ...]:
+    def _sizes(self) -> Sequence[int]:
+        """The chunk sizes of a page. Each chunk costs two queries for each partition."""
+        return [self._long_size] if len(self.scope.partitions) > 1 else CHUNKS
+
+    @property
+    def _long_size(self) -> int:
         """The chunk size of scans that are longer than a page."""
-        return CHUNKS[-1:] if self.row_filter is None else (FILTERED_CHUNK,)
+        return CHUNKS[-1] if self.row_filter is None else FILTERED_CHUNK
 
     def _first(self, chunk: Chunk, count: int, budget: FilterBudget, *, is_down: bool) -> tuple[list[Any], Key | None]:
         """Return the first rows of a chunk in scan order, and the id at which the row filter's budget was used up.
@@ -261,12 +253,14 @@ class KeysetScan:
         scope, queue = self.criteria.scope, self.criteria.queue
         return scope.for_queue(queue) if queue else scope
 
-    def _chunks(self, start: Key | None, sizes: tuple[int, ...], *, is_down: bool) -> Iterator[Chunk]:
+    def _chunks(
+        self, start: Key | None, sizes: Iterable[int], *, is_down: bool, is_page: bool = False
+    ) -> Iterator[Chunk]:
         if self.rows.query.is_empty():
             yield Chunk((), None)
             return
         if self._index_keys is not None:
-            is_short = len(sizes) > 1 and self.row_filter is None  # a row filter reads a few rows at first anyway
+            is_short = is_page and self.row_filter is None  # a row filter reads a few rows at first anyway
             yield from self._index_chunks(self._index_keys, start, is_short, is_down=is_down)
             return
         for size in sizes:
