@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
+from .compat import FrameworkTask
 from .registry import registry
 
 #: A format string over the arguments, or a callable that returns a text; None means no limit for the call.
@@ -93,25 +94,12 @@ class LimitTerms(NamedTuple):
         return self.max_concurrency is not None or self.rate is not None
 
 
-@runtime_checkable
-class Limited(Protocol):
-    """A task that can declare limits."""
-
-    @property
-    def max_concurrency(self) -> int | None:
-        """The maximum number of calls that run at once."""
-
-    @property
-    def rate_limit(self) -> str | None:
-        """The maximum number of calls that start per period, such as ``"100/m"``."""
-
-
-def terms_of(task: Limited) -> LimitTerms:
-    """Return the limits that a task declares."""
-    return LimitTerms(task.max_concurrency, task.rate_limit)
+def terms_of(task: FrameworkTask[..., Any]) -> LimitTerms:
+    """Return the limits that a task declares; a task of another backend declares none."""
+    return LimitTerms(getattr(task, "max_concurrency", None), getattr(task, "rate_limit", None))
 
 
 def declared_terms(path: str | None) -> LimitTerms | None:
     """Return the limits that this process's code declares for the task of that name; None if it has no such task."""
     task = None if path is None else registry.tasks.get(path)
-    return None if task is None else terms_of(task) if isinstance(task, Limited) else LimitTerms(None, None)
+    return None if task is None else terms_of(task)

@@ -86,64 +86,87 @@ def parse_retention(value: object) -> dict[str, timedelta | None]:
     return kept
 
 
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _is_any(value: Any) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class OptionParser:
-    """Describes the allowed values of an option, and parses one; ``parse`` raises ValueError for others.
+    """The rule of an option: what is allowed, in words and as a test, and what a value is converted to.
 
     No error shows the value of one that ``is_secret``.
     """
 
     allowed: str
-    parse: Callable[[object], Any]
+    convert: Callable[[Any], Any] = _unchanged
+    is_valid: Callable[[Any], bool] = _is_any
     is_secret: bool = False
 
-
-def integer(low: int, high: int, *, none: str = "") -> OptionParser:
-    """Accept whole numbers; also None if ``none`` says what it means."""
-
-    def parse(value: object) -> int | None:
-        if none and value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    def parse(self, value: object) -> Any:
+        """Return the converted value. Raises ValueError for one that is not allowed."""
+        if not self.is_valid(value):
             raise ValueError
-        return value
+        return self.convert(value)
 
-    return OptionParser(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
+
+def _number(
+    kinds: Any, allowed: str, low: float, high: float, none: str, convert: Callable[[Any], Any] = _unchanged
+) -> OptionParser:
+    """Accept numbers from ``low`` to ``high``; also None if ``none`` says what it means."""
+
+    def is_valid(value: Any) -> bool:
+        if value is None:
+            return none != ""
+        return isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
+
+    return OptionParser(allowed + (f", or None ({none})" if none else ""), convert, is_valid)
+
+
+def integer(low: int, high: int, *, none: str = "", unit: str = "") -> OptionParser:
+    """Accept whole numbers; also None if ``none`` says what it means."""
+    return _number(int, f"a whole number from {low} to {high}{unit}", low, high, none)
+
+
+def milliseconds(low: int, high: int) -> OptionParser:
+    """Accept whole numbers of milliseconds."""
+    return integer(low, high, unit=" (milliseconds)")
 
 
 def seconds(low: float, high: float, *, none: str = "") -> OptionParser:
     """Accept numbers of seconds; also None if ``none`` says what it means."""
-
-    def parse(value: object) -> float | None:
-        if none and value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise ValueError
-        return float(value)
-
-    return OptionParser(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
+    allowed = f"{low:g} to {high:g} (seconds)"
+    return _number(int | float, allowed, low, high, none, lambda value: None if value is None else float(value))
 
 
 def one_of(*allowed: object) -> OptionParser:
     """Accept one of these values."""
 
-    def parse(value: object) -> object:
-        if not any(value is item or (isinstance(value, str) and value == item) for item in allowed):
-            raise ValueError
-        return value
+    def is_valid(value: Any) -> bool:
+        return any(value is item or (isinstance(value, str) and value == item) for item in allowed)
 
-    return OptionParser(" or ".join(repr(item) for item in allowed), parse)
+    return OptionParser(" or ".join(map(repr, allowed)), is_valid=is_valid)
 
 
-def text(what: str, pattern: str) -> OptionParser:
+def text(allowed: str, pattern: str, *, is_secret: bool = False) -> OptionParser:
     """Accept texts that match a regular expression."""
 
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError
-        return value
+    def is_valid(value: Any) -> bool:
+        return isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
-    return OptionParser(what, parse)
+    return OptionParser(allowed, is_valid=is_valid, is_secret=is_secret)
+
+
+def list_of(allowed: str, is_item: Callable[[Any], bool]) -> OptionParser:
+    """Accept sequences whose items pass a test."""
+
+    def is_valid(value: Any) -> bool:
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(map(is_item, value))
+
+    return OptionParser(allowed, tuple, is_valid)
 
 
 def _exception_mapper(value: object) -> dict[type[BaseException], str]:
@@ -155,90 +178,53 @@ def _exception_mapper(value: object) -> dict[type[BaseException], str]:
     return mapper
 
 
-def _middleware(value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(map(_is_dotted, value)):
-        raise ValueError
-    return tuple(value)
+def _duration(allowed: str, is_valid: Callable[[timedelta], bool]) -> OptionParser:
+    """Accept None, and durations that pass a test."""
 
+    def parse(value: object) -> timedelta | None:
+        duration = parse_duration(value)
+        if duration is not None and not is_valid(duration):
+            raise ValueError
+        return duration
 
-def _is_dotted(value: object) -> bool:
-    return isinstance(value, str) and "." in value.strip(".")
-
-
-def _modules(value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(map(_is_module, value)):
-        raise ValueError
-    return tuple(value)
-
-
-def _is_module(value: object) -> bool:
-    return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
-
-
-def _retry_policy(value: object) -> RetryPolicy | None:
-    if not isinstance(value, RetryPolicy | None):
-        raise ValueError
-    return value
+    return OptionParser(allowed, parse)
 
 
 BOOLEAN: Final = one_of(True, False)
-RETRY_POLICY: Final = OptionParser("a RetryPolicy, or None", _retry_policy)
+RETRY_POLICY: Final = OptionParser(
+    "a RetryPolicy, or None", is_valid=lambda value: isinstance(value, RetryPolicy | None)
+)
 MAPPER: Final = OptionParser(
     "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
     _exception_mapper,
 )
-MIDDLEWARE: Final = OptionParser("a list of dotted paths, the outermost first", _middleware)
-MODULES: Final = OptionParser('a list of dotted names of modules, like "shop.jobs"', _modules)
+MIDDLEWARE: Final = list_of(
+    "a list of dotted paths, the outermost first", lambda item: isinstance(item, str) and "." in item.strip(".")
+)
+MODULES: Final = list_of(
+    'a list of dotted names of modules, like "shop.jobs"',
+    lambda item: isinstance(item, str) and all(part.isidentifier() for part in item.split(".")),
+)
 RETENTION: Final = OptionParser(DURATION_ALLOWED, parse_duration)
 RETENTION_BY_STATE: Final = OptionParser(RETENTION_ALLOWED, parse_retention)
-
-
-def _wait(value: object) -> timedelta | None:
-    if (wait := parse_duration(value)) is not None and wait < timedelta(seconds=1):
-        raise ValueError
-    return wait
-
-
-WAIT: Final = OptionParser('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
-
-
-def _latency(value: object) -> timedelta | None:
-    if (latency := parse_duration(value)) is not None and not latency:
-        raise ValueError
-    return latency
-
-
-LATENCY: Final = OptionParser('seconds above 0, a timedelta, a text like "90s", "5m", or None (no warning)', _latency)
-
-
-def milliseconds(low: int, high: int) -> OptionParser:
-    """Accept whole numbers of milliseconds."""
-    rule = integer(low, high)
-    return OptionParser(f"{rule.allowed} (milliseconds)", rule.parse)
-
-
-def _rate_limit(value: object) -> Rate | None:
-    return None if value is None else Rate.parse(value)
-
-
+WAIT: Final = _duration(
+    'seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)',
+    lambda wait: wait >= timedelta(seconds=1),
+)
+LATENCY: Final = _duration('seconds above 0, a timedelta, a text like "90s", "5m", or None (no warning)', bool)
 PRIORITY: Final = integer(-100, 100)
 WEIGHT: Final = integer(1, 1_000)
 MAX_CONCURRENCY: Final = integer(0, 1_000_000, none="no limit")
-RATE_LIMIT: Final = OptionParser(f"{RATE_ALLOWED}, or None (no limit)", _rate_limit)
+RATE_LIMIT: Final = OptionParser(
+    f"{RATE_ALLOWED}, or None (no limit)", lambda value: None if value is None else Rate.parse(value)
+)
 
 #: The endpoints of horsies_django.urls.
 ENDPOINTS: Final = ("metrics", "health/live", "health/ready")
 
-
-def _endpoints(value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(name in ENDPOINTS for name in value):
-        raise ValueError
-    return tuple(value)
-
-
-PUBLIC_ENDPOINTS: Final = OptionParser(f"a list of {', '.join(map(repr, ENDPOINTS))}", _endpoints)
-METRICS_TOKEN: Final = OptionParser(
+PUBLIC_ENDPOINTS: Final = list_of(f"a list of {', '.join(map(repr, ENDPOINTS))}", lambda item: item in ENDPOINTS)
+METRICS_TOKEN: Final = text(
     "a text of 1 to 1,024 printable ASCII characters without spaces, or '' (none)",
-    text("", r"[\x21-\x7e]{0,1024}").parse,
+    r"[\x21-\x7e]{0,1024}",
     is_secret=True,
 )

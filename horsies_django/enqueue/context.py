@@ -87,13 +87,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         In a transaction, the body's work and its state are committed together or not at all. Raises TypeError or
         ValueError for a value that can't be stored.
         """
-        self.run.raise_if_stopping()
-        encoded = encode(state, typed=self.run.is_typed, where="the state")
-        check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
-        if not self.run.store_columns(checkpoint=encoded):
-            self.run.request_stop(TaskRevoked)
-            self.run.raise_if_stopping()
-        self.run.state = encoded
+        self.run.state = self._store("checkpoint", state, typed=self.run.is_typed, where="the state")
 
     async def asave(self, state: Any) -> None:
         """See :meth:`save`."""
@@ -105,16 +99,21 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         It is a checkpoint, and part of the body's own transaction if it is in one. Raises TypeError or ValueError for a
         value that is no JSON.
         """
-        self.run.raise_if_stopping()
-        encoded = encode(self.metadata, typed=False, where="the metadata")
-        check_size(dumps(encoded), self.run.options.max_payload_bytes, "the metadata")
-        if not self.run.store_columns(metadata=encoded or None):
-            self.run.request_stop(TaskRevoked)
-            self.run.raise_if_stopping()
+        self._store("metadata", self.metadata or None, typed=False, where="the metadata")
 
     async def asave_metadata(self) -> None:
         """See :meth:`save_metadata`."""
         await sync_to_async(self.save_metadata)()
+
+    def _store(self, column: str, value: Any, *, typed: bool, where: str) -> Any:
+        """Store a value in a column of the row, and return it as it is stored. A checkpoint."""
+        self.run.raise_if_stopping()
+        encoded = encode(value, typed=typed, where=where)
+        check_size(dumps(encoded), self.run.options.max_payload_bytes, where)
+        if not self.run.store_columns(**{column: encoded}):
+            self.run.request_stop(TaskRevoked)
+            self.run.raise_if_stopping()
+        return encoded
 
 
 def _is_amount(value: object) -> bool:

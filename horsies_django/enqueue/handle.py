@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
@@ -99,30 +99,15 @@ class TaskHandle(Generic[T]):
         row: Any = self._rows().defer("result").annotate(stored_result=stored).first()
         if row is None:
             return None
-        return TaskInfo(
-            id=row.pk,
-            name=row.task_name,
-            queue_name=row.queue_name,
-            priority=row.priority,
-            status=TaskStatus(row.status),
-            attempt=row.attempt,
-            retry_count=row.retry_count,
-            max_retries=row.max_retries,
-            sent_at=row.sent_at,
-            enqueued_at=row.enqueued_at,
-            claimed_at=row.claimed_at,
-            started_at=row.started_at,
-            completed_at=row.completed_at,
-            failed_at=row.failed_at,
-            cancelled_at=row.cancelled_at,
-            expired_at=row.expired_at,
-            next_retry_at=row.next_retry_at,
-            good_until=row.good_until,
-            worker_id=row.claimed_by_worker_id,
-            error_code=row.error_code,
-            progress=_progress(row.progress),
-            result=self._stored_result(wait.TaskSnapshot(row.status, row.stored_result, row.typed_payload)),
-        )
+        values = {
+            "name": row.task_name,
+            "status": TaskStatus(row.status),
+            "worker_id": row.claimed_by_worker_id,
+            "progress": _progress(row.progress),
+            "result": self._stored_result(wait.TaskSnapshot(row.status, row.stored_result, row.typed_payload)),
+        }
+        columns = {entry.name for entry in fields(TaskInfo)} - values.keys()
+        return TaskInfo(**{name: getattr(row, name) for name in columns}, **values)
 
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """Wait for the task to end, at most ``timeout`` seconds, and return its result.

@@ -13,7 +13,7 @@ from ..db.now import Now
 from ..enqueue.django_result import own_logging
 from ..models import Limit, Task
 from ..models.claim.query import ORDER
-from ..models.concurrency_limiter import release_waiting
+from ..models.release_blocked import release_waiting
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
 from .execution import ExecutionResult, NotStarted

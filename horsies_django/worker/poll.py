@@ -16,8 +16,8 @@ from typing import Final
 from ..db.errors import row_by_row
 from ..db.notifications import wake_after_commit
 from ..models import Limit
-from ..models.concurrency_limiter import KEYS_PER_TRANSACTION, NONE_RELEASED, Released, release_waiting
 from ..models.queue_scan import ScanResult
+from ..models.release_blocked import KEYS_PER_TRANSACTION, NONE_RELEASED, Released, release_waiting
 from ..models.worker import WorkerRequest
 from .runner_state import NEVER, RunnerState
 from .slot_pool import SlotPool

@@ -23,7 +23,7 @@ from ...db.now import Now
 from ...enqueue.backend import HorsiesBackend
 from ...models import Heartbeat, Queue, Task, Worker, Workflow, WorkflowTask
 from ...models.claim.query import DUE_AT
-from ...models.concurrency_limiter import UNOCCUPIED, occupancy_of, room_of, with_first_task
+from ...models.release_blocked import UNOCCUPIED, occupancy_of, room_of, with_first_task
 from ...models.transitions import TaskQuerySet
 from ..queue_status import queue_status
 

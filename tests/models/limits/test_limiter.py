@@ -14,7 +14,7 @@ from horsies_django.core.options import Options
 from horsies_django.core.registry import registry
 from horsies_django.core.status import TaskStatus
 from horsies_django.db.clock import database_now
-from horsies_django.models import Limit, Task, concurrency_limiter, release_blocked
+from horsies_django.models import Limit, Task, release_blocked
 from horsies_django.models.claim.query import DUE_AT
 from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import run_pass
@@ -298,7 +298,7 @@ def test_blocked_tasks_of_removed_code_are_released(monkeypatch):
 
 
 def test_blocked_tasks_that_a_release_leaves_for_their_number_are_due_at_once(monkeypatch):
-    monkeypatch.setattr(concurrency_limiter, "MAX_RELEASED", 2)
+    monkeypatch.setattr(release_blocked, "MAX_RELEASED", 2)
     with monkeypatch.context() as unnoticed:
         unnoticed.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
         for _ in range(3):
@@ -308,7 +308,7 @@ def test_blocked_tasks_that_a_release_leaves_for_their_number_are_due_at_once(mo
     released = [release_blocked.release("default", [TWO + "a"]) for _ in range(2)]
 
     assert [one.routes.total() for one in released] == [2, 1]
-    assert [one.recheck_in for one in released] == [concurrency_limiter.MIN_RECHECK, None]
+    assert [one.recheck_in for one in released] == [release_blocked.MIN_RECHECK, None]
 
 
 def test_a_release_waits_for_a_locked_limit_and_then_leaves_it_to_the_reaper(monkeypatch, other_connection, caplog):

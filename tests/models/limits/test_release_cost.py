@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from horsies_django.core.ids import uuid7
 from horsies_django.models import Limit, Task, release_blocked
-from horsies_django.models.concurrency_limiter import release_waiting
+from horsies_django.models.release_blocked import release_waiting
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.executor import InlineExecutor
