@@ -200,16 +200,15 @@ class Producer:
     def _results_due_at(self) -> float:
         """When results are stored if no claim takes them along before: at once, unless claims follow each other fast.
 
-        Results that something waits for are stored at once: the next nodes of a workflow, a place of a limit, a caller.
+        Results that the next nodes of a workflow or the tasks at a limit wait for are stored at once.
         """
-        state, ticker = self._state, self._ticker
-        if not (ticker.claims_fast and state.may_claim and self._store.selector.is_plain):
+        state = self._state
+        if not (self._ticker.claims_fast and state.may_claim and self._store.selector.is_plain):
             return 0.0
-        if state.listener.has_subscribers or any(pool.queues or pool.prefetch for pool in state.pools):
+        if any(pool.queues or pool.prefetch for pool in state.pools):
             return 0.0
-        if not all(result.may_wait for result in state.results.ready):
-            return 0.0
-        return ticker.ended_at + RESULT_WAIT
+        may_wait = all(result.may_wait for result in state.results.ready)
+        return self._ticker.ended_at + RESULT_WAIT if may_wait else 0.0
 
     @property
     def _mark_nodes_at(self) -> float:

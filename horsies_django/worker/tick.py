@@ -77,7 +77,7 @@ class Ticker:
         self._max_wait = MAX_STALE_THRESHOLDS * state.options.recovery.claimed_stale_after
         self._activity = Activity()  # as the supervisor's metrics have it
         self.ended_at = self._claimed_at = float("-inf")
-        self.claims_fast = False  # as of the last two ticks that have claimed
+        self.claims_fast = False
 
     def write(self) -> Tick:
         """Write a tick. Raises django.db.Error or AdvanceFailed; the transaction may have committed even then."""
@@ -210,9 +210,7 @@ class Ticker:
         """Apply to memory what a tick has committed: remove results, submit executions, publish results."""
         state, interval = self._state, self._poller.interval
         self.ended_at = time.monotonic()
-        self.claims_fast = tick.claimed > 0 and self.ended_at < self._claimed_at + RESULT_WAIT
-        if tick.claimed:
-            self._claimed_at = self.ended_at
+        self._note_pace(tick)
         state.results.remove(tick.stored)
         state.results.postpone(tick.postponed)
         state.results.set_aside(tick.refused)
@@ -244,6 +242,17 @@ class Ticker:
             self._delete_unretained(tick.stored)
             self._publish(tick.stored)
         self._record_activity(tick.stored)
+
+    def _note_pace(self, tick: Tick) -> None:
+        """Note whether claims follow each other fast, take all there is, and nothing waits for the ends of tasks."""
+        self.claims_fast = (
+            bool(tick.claimed and tick.emptied)
+            and self.ended_at < self._claimed_at + RESULT_WAIT
+            and not self._state.listener.has_subscribers
+            and all(result.may_wait for result in tick.stored)
+        )
+        if tick.claimed:
+            self._claimed_at = self.ended_at
 
     def _apply_claims(self, tick: Tick) -> None:
         state = self._state
