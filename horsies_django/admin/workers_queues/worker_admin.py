@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.defaultfilters import filesizeformat
-from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
@@ -81,47 +79,28 @@ RESUME: Final = AdminAction(
 #: Maximum number of a worker's tasks named in the list.
 MAX_NAMED: Final = 3
 
-#: Maximum number of held tasks named on a page.
+#: Maximum number of held tasks named on a page, and the columns that are read of each.
 MAX_HELD: Final = 1_000
+_HELD_COLUMNS: Final = ("task_name", "status", "started_at", "claimed_by_worker_id")
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTask:
-    """A task that a worker holds."""
+def attach_status(workers: Sequence[Any], site: AdminSite, request: HttpRequest) -> None:
+    """Set each worker's status, the tasks that it has held for longest if this user may view them, and the links.
 
-    task_id: Any
-    task_name: str
-    is_running: bool
-    started_at: datetime | None
-    seconds: float | None
-
-    @property
-    def shown_age(self) -> SafeString | str:
-        """How long it has run; a dash if it has not started."""
-        if self.started_at is None or self.seconds is None:
-            return "-"
-        return age(self.seconds, self.started_at, "full")
-
-
-def attach_status(workers: Sequence[Any], *, named: bool) -> None:
-    """Set each worker's status and, if ``named``, the tasks that it has held for longest. Takes at most two statements.
-
-    Both read the index of held rows.
+    Takes at most two statements. Both read the index of held rows.
     """
     from ...ops.metrics.workers import count_held, worker_status
     from .state_text import format_load, status_label
 
-    database = queue_database() or DEFAULT_DB_ALIAS
-    held = count_held(database, Q(claimed_by_worker_id__in=[worker.pk for worker in workers]))
-    tasks = defaultdict[str, list[HeldTask]](list)
-    columns = ("claimed_by_worker_id", "pk", "task_name", "status", "started_at", SecondsUntil("started_at"))
-    rows = Task.objects.using(database).active().filter(claimed_by_worker_id__in=[worker.pk for worker in workers])
-    oldest = rows.order_by("claimed_at")[:MAX_HELD] if named else rows.none()
-    for worker_id, key, name, status, started_at, seconds in oldest.values_list(*columns):
-        running_for = None if seconds is None else -seconds
-        tasks[worker_id].append(HeldTask(key, name, status == TaskStatus.RUNNING, started_at, running_for))
+    database, keys = queue_database() or DEFAULT_DB_ALIAS, [worker.pk for worker in workers]
+    held, tasks, links = count_held(database, Q(claimed_by_worker_id__in=keys)), defaultdict(list), Links(site, request)
+    if can_view(site, request, Task):
+        rows = Task.objects.using(database).active().filter(claimed_by_worker_id__in=keys)
+        oldest = rows.annotate(started_in=SecondsUntil("started_at")).only(*_HELD_COLUMNS).order_by("claimed_at")
+        for task in oldest[:MAX_HELD]:
+            tasks[task.claimed_by_worker_id].append(task)
     for worker in workers:
-        worker.status, worker.held_tasks = worker_status(worker, held), tasks[worker.pk]
+        worker.status, worker.held_tasks, worker.page_links = worker_status(worker, held), tasks[worker.pk], links
         worker.state_label, worker.load = status_label(worker.status), format_load(worker.status)
 
 
@@ -132,7 +111,7 @@ class WorkerList(ChangeList):
         """Read the status of the page's workers at once."""
         super().get_results(request)
         self.result_list = list(self.result_list)
-        attach_status(self.result_list, named=can_view(self.model_admin.admin_site, request, Task))
+        attach_status(self.result_list, self.model_admin.admin_site, request)
 
 
 class WorkerAdmin(LiveAdmin):
@@ -189,13 +168,18 @@ class WorkerAdmin(LiveAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the tasks that it runs."""
         if (worker := kwargs.get("obj")) is not None:
-            attach_status([worker], named=can_view(self.admin_site, request, Task))
-            rows = [(hold, self._task_address(hold), hold.shown_age) for hold in worker.held_tasks]
-            many = format_task_count(worker.status.held)
-            context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
-            links, query = Links(self.admin_site, request), {"worker": worker.pk, "state": "active", "kind": "all"}
-            running = links.to_list(Task, _("Running now"), **query)
-            context["running_now"] = running
+            attach_status([worker], self.admin_site, request)
+            links, query = worker.page_links, {"worker": worker.pk, "state": "active", "kind": "all"}
+            context = context | {
+                "worker": worker,
+                "holds": [
+                    (links.to(Task, task.pk, task.task_name), task.status == TaskStatus.RUNNING, _run_time(task))
+                    for task in worker.held_tasks
+                ],
+                "many": format_task_count(worker.status.held),
+                "summary": self._summary(worker),
+                "running_now": links.to_list(Task, _("Running now"), **query),
+            }
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, worker: Any) -> list[tuple[Any, Any]]:
@@ -207,12 +191,6 @@ class WorkerAdmin(LiveAdmin):
                 [(_("last heartbeat"), format_last_beat(worker))] if worker.status.is_responding else []
             ),  # else in its state
         ]
-
-    def _task_address(self, holding: HeldTask) -> str | None:
-        try:
-            return reverse(f"{self.admin_site.name}:horsies_django_task_change", args=[holding.task_id])
-        except NoReverseMatch:  # the site has no page for tasks
-            return None
 
     # Columns.
 
@@ -239,18 +217,17 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("tasks in progress"))
     def shown_tasks(self, worker: Any) -> SafeString | str:
         """The tasks held for longest, as links; only their number for users who may not view tasks."""
-        lines: list[tuple[str]] = [self._line(hold) for hold in worker.held_tasks[:MAX_NAMED]]
+        links: Links = worker.page_links
+        lines: list[tuple[Any]] = [
+            (links.to(Task, task.pk, format_html("{} {}", task.task_name.rpartition(".")[2], _run_time(task))),)
+            for task in worker.held_tasks[:MAX_NAMED]
+        ]
         if not lines:
             return format_task_count(worker.status.held)
         more = worker.status.held - len(lines)
         if more:
             lines.append((fill_numbers(ngettext("and %d more", "and %d more", more), more),))
         return format_html_join("", "<div>{}</div>", lines)
-
-    def _line(self, hold: HeldTask) -> tuple[SafeString]:
-        address, name = self._task_address(hold), hold.task_name.rpartition(".")[2]
-        line = format_html("{} {}", name, hold.shown_age)
-        return (format_html('<a href="{}">{}</a>', address, line) if address else line,)
 
     @admin.display(description=_("host, process"))
     def shown_process(self, worker: Any) -> SafeString:
@@ -281,6 +258,11 @@ class WorkerAdmin(LiveAdmin):
                 "excluded": ", ".join(excluded),
             }
         return served
+
+
+def _run_time(task: Any) -> SafeString | str:
+    """Return how long a held task has run; a dash if it has not started."""
+    return "-" if task.started_at is None else age(-task.started_in, task.started_at, "full")
 
 
 def format_task_count(count: int) -> str:
