@@ -17,8 +17,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 
-from ..core.compat import task_backends
-from ..enqueue.backend import HorsiesBackend
+from ..core.backends import ConfiguredBackend, all_backends
 from ..models import Task
 from .links import can_view
 from .live import answer_unchanged
@@ -31,17 +30,9 @@ else:  # generic in the type stubs only
     AnyPaginator, AnyModelAdmin, AnyStackedInline = Paginator, admin.ModelAdmin, admin.StackedInline
 
 
-def first_backend() -> HorsiesBackend | None:
+def first_backend() -> ConfiguredBackend | None:
     """Return the first configured horsies backend; None if there is none."""
-    backends = (task_backends[alias] for alias in task_backends)
-    return next((backend for backend in backends if isinstance(backend, HorsiesBackend)), None)
-
-
-def backends_on(database: str) -> list[str]:
-    """Return the aliases of the horsies backends whose tables are in ``database``."""
-    backends = ((alias, task_backends[alias]) for alias in task_backends)
-    ours = ((alias, backend) for alias, backend in backends if isinstance(backend, HorsiesBackend))
-    return [alias for alias, backend in ours if backend.parsed.options.database == database]
+    return next(iter(all_backends()), None)
 
 
 def queue_database() -> str | None:
@@ -55,9 +46,8 @@ def is_read_only() -> bool:
 
     Backends that share a database share its rows, so it is read-only if any of them has ``admin.read_only``.
     """
-    database = queue_database()
-    backends = (task_backends[alias] for alias in (backends_on(database) if database else ()))
-    return any(isinstance(backend, HorsiesBackend) and backend.parsed.options.admin.read_only for backend in backends)
+    options = [backend.parsed.options for backend in all_backends()]
+    return any(each.admin.read_only for each in options if each.database == options[0].database)
 
 
 #: Upper bound for counts that a page shows in passing.

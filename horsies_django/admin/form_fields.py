@@ -1,10 +1,10 @@
-"""Fields of forms: JSON columns and payloads, a text with suggestions, and dates; what a saved form has changed."""
+"""Forms of rows with unique names, and fields: JSON, texts with suggestions, dates; what a saved form has changed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -16,7 +16,13 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from .base import queue_database
 from .formatting import format_time
+
+if TYPE_CHECKING:
+    AnyModelForm = forms.ModelForm[Any]
+else:  # generic in the type stubs only
+    AnyModelForm = forms.ModelForm
 
 #: The years that a form accepts.
 FIRST_YEAR: Final = 1900
@@ -27,6 +33,17 @@ MAX_VALUE: Final = 100
 
 #: HTML attributes of a box for JSON.
 JSON_BOX: Final = {"class": "vLargeTextField", "rows": 4, "spellcheck": "false"}
+
+
+class UniqueNameForm(AnyModelForm):
+    """A form of a row that no other one may share its name with."""
+
+    def validate_unique(self) -> None:
+        """Check the name in the queue's database; Django would check the database that the routers name."""
+        name, model = self.cleaned_data.get("name"), type(self.instance)
+        others = model._default_manager.using(queue_database()).exclude(pk=self.instance.pk)
+        if name is not None and others.filter(name=name).exists():
+            self.add_error("name", self.instance.unique_error_message(model, ("name",)))
 
 
 class JSONPayloadField(forms.JSONField):

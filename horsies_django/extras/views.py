@@ -12,8 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 
-from ..core.backends import ConfiguredBackend
-from ..core.compat import task_backends
+from ..core.backends import all_backends
 from ..core.options import Options
 from ..models.check_migrated import check_schema
 from .access import CHALLENGE, is_open
@@ -56,11 +55,9 @@ def _endpoint(name: str) -> Callable[[Callable[[HttpRequest, Options], HttpRespo
 
 def _first_options() -> Options:
     """Return the options of the first backend of ours. Raises ImproperlyConfigured."""
-    backends = (task_backends[alias] for alias in task_backends)
-    first = next((backend for backend in backends if isinstance(backend, ConfiguredBackend)), None)
-    if first is None:
+    if not (backends := all_backends()):
         raise ImproperlyConfigured("TASKS has no HorsiesBackend, so there is nothing to monitor.")
-    return first.config
+    return backends[0].config
 
 
 def _refusal(request: HttpRequest) -> HttpResponse | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from ..core.backends import ConfiguredBackend
@@ -121,16 +122,10 @@ def _duration(check: Check, text: str) -> Check:
     return replace(check, limit=duration.total_seconds())
 
 
-def _number(check: Check, text: str) -> Check:
-    if not re.fullmatch(r"\d{1,7}", text) or int(text) > MAX_NUMBER:
+def _number(check: Check, text: str, least: int = 0) -> Check:
+    if not re.fullmatch(r"\d{1,7}", text) or not least <= int(text) <= MAX_NUMBER:
         raise ValueError(text)
     return replace(check, limit=int(text))
-
-
-def _at_least_one(check: Check, text: str) -> Check:
-    if _number(check, text).limit < 1:
-        raise ValueError(text)
-    return _number(check, text)
 
 
 def _failures(check: Check, text: str) -> Check:
@@ -247,18 +242,15 @@ _CHECKS: Final = {
         of_queue=True,
     ),
     "ready": _Kind(_number, f"ready=N, ready:QUEUE=N; 0 to {MAX_NUMBER}", _run_ready, of_queue=True),
-    "workers": _Kind(_at_least_one, f"workers=N; 1 to {MAX_NUMBER}", _run_workers),
+    "workers": _Kind(partial(_number, least=1), f"workers=N; 1 to {MAX_NUMBER}", _run_workers),
     "failed": _Kind(
         _failures,
-        f"failed=P%/WINDOW or failed=N/WINDOW; a window of whole minutes, 1m to {MAX_WINDOW}m, like 5%/10m",
+        f"failed=P%/WINDOW, failed=N/WINDOW; a window of whole minutes, 1m to {MAX_WINDOW}m, like 5%/10m",
         _run_failed,
     ),
     "reaper": _Kind(_duration, f"reaper=DURATION; {_SECONDS}", _run_reaper),
-    "unserved": _Kind(_number, f"unserved, or unserved=N; 0 to {MAX_NUMBER}", _run_unserved, default=0.0),
+    "unserved": _Kind(_number, f"unserved, unserved=N; 0 to {MAX_NUMBER}", _run_unserved, default=0.0),
 }
 
 #: What a check may be.
-ALLOWED: Final = (
-    "oldest=DURATION, oldest:QUEUE=DURATION, oldest_blocked=DURATION, oldest_blocked:QUEUE=DURATION, ready=N, "
-    "ready:QUEUE=N, workers=N, failed=P%/WINDOW, failed=N/WINDOW, reaper=DURATION, unserved"
-)
+ALLOWED: Final = ", ".join(kind.allowed.partition(";")[0] for kind in _CHECKS.values())

@@ -202,13 +202,13 @@ def test_failed_checks_exit_1_and_are_on_stderr_too():
         ("workers:emails=1", "workers is of all queues"),
         ("ready=1.5", "ready=N, ready:QUEUE=N; 0 to 1000000"),
         ("ready=1000001", "0 to 1000000"),
-        ("failed=5%", "failed=P%/WINDOW or failed=N/WINDOW"),
+        ("failed=5%", "failed=P%/WINDOW, failed=N/WINDOW"),
         ("failed=101%/10m", "failed=P%/WINDOW"),
         ("failed=5%/90s", "a window of whole minutes, 1m to 120m"),
         ("failed=5%/3h", "1m to 120m"),
         ("failed=5%/0", "1m to 120m"),
         ("reaper=", "reaper=DURATION"),
-        ("unserved=many", "unserved, or unserved=N"),
+        ("unserved=many", "unserved, unserved=N"),
     ],
 )
 def test_a_wrong_check_exits_2_before_any_query_and_says_what_is_allowed(text, allowed):

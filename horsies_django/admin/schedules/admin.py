@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from ...core.backends import all_backends
 from ...core.numbers import fill_numbers
 from ...db.expressions import SecondsUntil
 from ...db.now import Now
@@ -25,7 +26,7 @@ from ..form_fields import JSON_BOX, JSONPayloadField, describe_changes
 from ..lists.choice_filters import ChoiceFilter
 from ..lists.search_admin import has_nul
 from .columns import DISABLED
-from .form import ScheduleForm, backends
+from .form import ScheduleForm
 from .page import SchedulePage
 
 #: Fields that may contain sensitive values.
@@ -213,7 +214,7 @@ class ScheduleAdmin(SchedulePage):
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Offer the horsies backends."""
-        if db_field.name == "backend" and (aliases := backends()):
+        if db_field.name == "backend" and (aliases := [backend.alias for backend in all_backends()]):
             kwargs["widget"] = Select(choices=[(alias, alias) for alias in aliases])
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 

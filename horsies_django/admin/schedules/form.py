@@ -4,36 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zoneinfo import available_timezones
 
 from django import forms
-from django.forms import ModelForm
 from django.utils.formats import date_format
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...core.compat import task_backends
 from ...core.registry import registry
 from ...core.schedule_patterns import with_kind
-from ...enqueue.backend import HorsiesBackend
 from ...enqueue.task import HorsiesTask
 from ...models import Schedule
 from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...workflows.definition_registry import definition_registry
 from ..ages import relative_time
-from ..base import queue_database
-from ..form_fields import SuggestionInput, validate_date
+from ..form_fields import SuggestionInput, UniqueNameForm, validate_date
 from ..lists.name_filters import task_names
 from .timing_text import describe_timing
 
-if TYPE_CHECKING:
-    AnyModelForm = ModelForm[Schedule]
-else:  # generic in the type stubs only
-    AnyModelForm = ModelForm
 
-
-class ScheduleForm(AnyModelForm):
+class ScheduleForm(UniqueNameForm):
     """The fields of a schedule. The scheduler's validation reports errors by field."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -76,13 +67,6 @@ class ScheduleForm(AnyModelForm):
         empty: dict[str, Any] = {"args": [], "kwargs": {}, "options": {}}
         return values | {name: empty[name] for name in empty.keys() & values.keys() if values[name] is None}
 
-    def validate_unique(self) -> None:
-        """Check uniqueness in the schedules' database; Django would check the one that the routers name."""
-        name = self.cleaned_data.get("name")
-        others = Schedule.objects.using(queue_database()).exclude(pk=self.instance.pk)
-        if name is not None and others.filter(name=name).exists():
-            self.add_error("name", self.instance.unique_error_message(Schedule, ("name",)))
-
 
 def _name_both_parts(field: forms.Field) -> None:
     """Label both boxes of a date and time for screen readers; Django does so only since 6.0."""
@@ -90,11 +74,6 @@ def _name_both_parts(field: forms.Field) -> None:
     if date is not None and time is not None:
         date.attrs["aria-label"] = _("%(field)s, date") % {"field": field.label}
         time.attrs["aria-label"] = _("%(field)s, time") % {"field": field.label}
-
-
-def backends() -> list[str]:
-    """Return the aliases of the horsies backends."""
-    return [alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)]
 
 
 def _is_loaded_task(name: str) -> bool:

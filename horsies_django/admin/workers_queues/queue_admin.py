@@ -11,7 +11,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import JSONField, Model, QuerySet
-from django.forms import ModelForm, Textarea
+from django.forms import Textarea
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
@@ -29,17 +29,13 @@ from ...models.queue import QueueQuerySet
 from ..actions.admin_action import AdminAction
 from ..ages import age_at
 from ..base import first_backend, is_read_only, queue_database
-from ..form_fields import JSON_BOX, JSONPayloadField, describe_changes
+from ..form_fields import JSON_BOX, JSONPayloadField, UniqueNameForm, describe_changes
 from ..formatting import format_count
 from ..links import Links
 from ..live_columns import LiveAdmin, live_column
 
 if TYPE_CHECKING:
     from ...ops.metrics.snapshot import MetricsSnapshot, QueueMetrics
-
-    AnyModelForm = ModelForm[Queue]
-else:  # generic in the type stubs only
-    AnyModelForm = ModelForm
 
 NAME_LENGTH: Final[int] = Queue._meta.get_field("name").max_length or 0
 
@@ -162,21 +158,11 @@ def _live(name: str, title: Any, shown: Callable[[Any], SafeString | str]) -> An
     return live_column(column)
 
 
-class QueueForm(AnyModelForm):
-    """The form for adding a queue by name."""
-
-    def validate_unique(self) -> None:
-        """Check uniqueness in the queue's database; Django would check the one that the routers name."""
-        name = self.cleaned_data.get("name")
-        if name is not None and Queue.objects.using(queue_database()).filter(name=name).exists():
-            self.add_error("name", self.instance.unique_error_message(Queue, ("name",)))
-
-
 class QueueAdmin(LiveAdmin):
     """Shows, pauses and resumes queues, and edits their limits."""
 
     admin_actions = (PAUSE, RESUME)
-    form = QueueForm
+    form = UniqueNameForm
     formfield_overrides = {JSONField: {"form_class": JSONPayloadField, "widget": Textarea(attrs=JSON_BOX)}}
     list_display = (
         "name",

@@ -14,9 +14,8 @@ from horsies_django.core.numbers import format_brief
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_policy
-from horsies_django.management.base import QueueCommand, usage_errors
+from horsies_django.management.base import QueueCommand, number_text, table, usage_errors
 from horsies_django.management.tasks.enqueue import parse_retention
-from horsies_django.management.text_table import number_text, table
 from horsies_django.models import Queue, Worker
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.models.worker import WorkerQuerySet
@@ -41,10 +40,14 @@ _FLAGS: Final = {
 #: Maximum ids that an error lists.
 MAX_LISTED: Final = 50
 
-#: What each action on workers does, and its messages if the worker changed or not.
+#: What each action on workers, or on queues, does, and its messages if the worker or the queue changed or not.
 _QUIET_ACTIONS: Final = {
     "quiet": (WorkerQuerySet.quiet, "The worker %s is quiet.", "The worker %s is quiet already, or is stopping."),
     "unquiet": (WorkerQuerySet.resume, "The worker %s is resumed.", "The worker %s is not quiet."),
+}
+_PAUSE_ACTIONS: Final = {
+    "pause": (QueueQuerySet.pause, "The queue %s is paused.", "The queue %s is paused already."),
+    "resume": (QueueQuerySet.resume, "The queue %s is resumed.", "The queue %s is not paused."),
 }
 
 
@@ -163,10 +166,8 @@ def _row(queue: QueueMetrics) -> tuple[str, ...]:
 
 def _queue_change(action: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:
     """Return the function that changes a queue's row, and the messages if it changed or not."""
-    if action == "pause":
-        return QueueQuerySet.pause, "The queue %s is paused.", "The queue %s is paused already."
-    if action == "resume":
-        return QueueQuerySet.resume, "The queue %s is resumed.", "The queue %s is not paused."
+    if action in _PAUSE_ACTIONS:
+        return _PAUSE_ACTIONS[action]
     values = ", ".join(f"{name} = {INHERIT if value is None else value}" for name, value in rules.items())
     return (lambda row: row.set(**rules)), f"The queue %s: {values.replace('%', '%%')}.", ""
 

@@ -15,8 +15,7 @@ from horsies_django.core.numbers import format_relative
 from horsies_django.core.printable import one_line
 from horsies_django.db.clock import database_now
 from horsies_django.db.now import Now
-from horsies_django.management.base import QueueCommand, usage_errors
-from horsies_django.management.text_table import table
+from horsies_django.management.base import QueueCommand, table, usage_errors
 from horsies_django.models import Schedule
 from horsies_django.models.schedule import DisabledBy, ScheduleQuerySet
 from horsies_django.schedules.declaration import declarations

@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError, OutputWrapper
 
 from horsies_django.core.printable import one_line
-from horsies_django.management.text_table import table
+from horsies_django.management.base import table
 from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.task_states import WAITING, Wait
