@@ -4,8 +4,7 @@ A chart has one or more panels above one time axis. Each panel has its own linea
 chart like this, and adds the style sheet ``horsies_django/charts.css`` to its Media::
 
     history = attempt_history(database, minute, DAY, task_name="shop.ship")
-    urls = attempt_urls(url_of_the_task_list, history, task_name="shop.ship")
-    context["chart"] = outcome_chart("attempts", _("Attempts, last 24 hours"), history, urls)
+    context["chart"] = outcome_chart("attempts", _("Attempts"), history, url_of_the_task_list, task_name="shop.ship")
 
     {% include "admin/horsies_django/chart.html" with chart=chart %}
 
@@ -15,7 +14,7 @@ chart like this, and adds the style sheet ``horsies_django/charts.css`` to its M
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -48,9 +47,6 @@ BAR: Final = 0.8
 #: Round steps of durations, in seconds; a shorter or a longer one is 1, 2 or 5 times a power of ten of seconds or days.
 _DAY: Final = 86_400
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
-
-#: Returns the URL of each bucket for an outcome.
-UrlsOf = Callable[[str], Sequence[str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,31 +352,18 @@ def small_bars(
     )
 
 
-def attempt_urls(list_url: str | None, history: History, **query: str) -> UrlsOf:
-    """Return a function that returns the URLs of lists: tasks of which an attempt ended in a bucket, with an outcome.
+def outcome_chart(key: str, title: Any, history: History, list_url: str | None, **query: str) -> Chart:
+    """Return a chart of attempts: completed ones above, failed and retried ones below on a scale of their own.
 
-    ``list_url`` is the task list's URL; None if this user may not open it. ``query`` has its other parameters.
+    So few failures among many successes have a height. Each bucket links to the tasks of which an attempt ended in it:
+    ``list_url`` is the task list's URL, None if this user may not open it; ``query`` has its other parameters.
     """
-    times = [
-        {
-            name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
-            for name, moment in (("ended_from", start), ("ended_to", end))
-        }
-        for start, end in ((start, start + history.length) for start in history.starts)
-    ]
 
     def urls(outcome: str) -> Sequence[str]:
         rest = {"kind": "all", **query, "ended": outcome}
-        return [f"{list_url}?{urlencode(rest | time)}" for time in times] if list_url else []
-
-    return urls
-
-
-def outcome_chart(key: str, title: Any, history: History, urls: UrlsOf) -> Chart:
-    """Return a chart of attempts: completed ones above, failed and retried ones below on a scale of their own.
-
-    So few failures among many successes have a height.
-    """
+        times = ({"ended_from": start, "ended_to": start + history.length} for start in history.starts)
+        texts = ({name: f"{at.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for name, at in time.items()} for time in times)
+        return [f"{list_url}?{urlencode(rest | text)}" for text in texts] if list_url else []
 
     def series(outcome: str) -> Series:
         return Series(outcome, LABELS[outcome], history.values(outcome), urls(outcome))

@@ -12,16 +12,18 @@ from django.utils.translation import gettext as _
 
 from ..core.numbers import format_brief
 from ..ops.metrics.history import DAY, HOUR, attempt_history
-from ..ops.metrics.latency import ExceededSince, LatencyWarning
+from ..ops.metrics.latency import LatencyWarning
 from .ages import age_at
 from .charts import Chart, Panel, Series
 from .periods import HALF_DAY, chart_title
 
 
-def describe_since(since: ExceededSince, waits: float) -> str:
-    """Return since when a latency has exceeded its threshold, in words."""
-    time = date_format(localtime(since.moment), "H:i" if waits < HALF_DAY else "D j M, H:i")
-    return (_("since %s or earlier") if since.is_at_least else _("since %s")) % time
+def _describe_since(warning: LatencyWarning) -> str:
+    """Return since when a latency has exceeded its threshold, in words; empty if that is not known."""
+    if warning.since is None:
+        return ""
+    time = date_format(localtime(warning.since), "H:i" if warning.waits < HALF_DAY else "D j M, H:i")
+    return (_("since %s or earlier") if warning.is_at_least else _("since %s")) % time
 
 
 def describe_warning(warning: LatencyWarning, now: float) -> SafeString:
@@ -29,7 +31,7 @@ def describe_warning(warning: LatencyWarning, now: float) -> SafeString:
 
     ``now`` is the database's clock in seconds since 1970.
     """
-    since = f", {describe_since(warning.since, warning.waits)}" if warning.since else ""
+    since = f", {text}" if (text := _describe_since(warning)) else ""
     return format_html(
         _("latency {latency}, threshold {threshold}{since}"),
         latency=age_at(warning.waits, now, "brief"),
@@ -42,9 +44,7 @@ def latency_cell(shown: SafeString | str, warning: LatencyWarning | None) -> Saf
     """Return the latency, marked if it exceeds the queue's threshold."""
     if warning is None:
         return shown
-    words = _("over %s") % format_brief(warning.threshold)
-    if warning.since:
-        words = f"{words} {describe_since(warning.since, warning.waits)}"
+    words = f"{_('over %s') % format_brief(warning.threshold)} {_describe_since(warning)}".rstrip()
     return format_html('<span class="horsies-late">{} ({})</span>', shown, words)
 
 

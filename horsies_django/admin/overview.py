@@ -24,7 +24,7 @@ from ..ops.metrics.history import Period, attempt_history
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
 from .ages import age
-from .charts import attempt_urls, outcome_chart, small_bars
+from .charts import outcome_chart, small_bars
 from .errors.rows import error_rows, errors_url
 from .formatting import exactness_note
 from .latency import describe_warning
@@ -56,7 +56,6 @@ def overview_context(site: AdminSite, request: HttpRequest, options: Options) ->
     snapshot, period = collect(options, with_trends=True), chosen_period(request)
     links = Links(site, request)
     history = attempt_history(options.database, int(snapshot.second // 60), period, offset=minutes_ahead())
-    urls = attempt_urls(links.list_url(Task), history)
     return {
         "snapshot": snapshot,
         "tiles": [
@@ -75,7 +74,7 @@ def overview_context(site: AdminSite, request: HttpRequest, options: Options) ->
         "is_empty": not any(snapshot.counts.values()),
         "tabs": period_tabs(period),
         "names_url": links.task_names_url(),
-        "chart": outcome_chart("attempts", chart_title(_("Attempts"), period), history, urls),
+        "chart": outcome_chart("attempts", chart_title(_("Attempts"), period), history, links.list_url(Task)),
         **_errors(links, options.database, period),
         **(_queues(snapshot, links) if links.can_view(Queue) else {}),
         **(_workers(snapshot, links) if links.can_view(Worker) else {}),

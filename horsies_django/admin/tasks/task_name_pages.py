@@ -22,7 +22,7 @@ from ...ops.metrics.tasks import MAX_NAMES, NAME_ORDERS, busiest_names
 from ...ops.payload_view.contents import PARTS
 from ...ops.task_options import options_in_force
 from ..base import queue_database
-from ..charts import attempt_urls, outcome_chart, time_chart
+from ..charts import outcome_chart, time_chart
 from ..errors.rows import error_rows, errors_url
 from ..formatting import short
 from ..links import Links
@@ -93,7 +93,7 @@ def _figures(admin: TaskAdmin, task_name: str, period: Period, links: Links) -> 
         database, clock.minute, period, ["waits", "runs"], offset=minutes_ahead(), task_name=task_name
     )
     total = history.totals.total()
-    urls = attempt_urls(admin.page_url("changelist"), history, task_name=task_name)
+    title, list_url = chart_title(_("Attempts"), period), admin.page_url("changelist")
     report = failure_report(database, period, task=task_name, limit=MAX_ERRORS)
     return {
         "counted_until": describe_lag(clock.lag, clock.second),
@@ -107,7 +107,7 @@ def _figures(admin: TaskAdmin, task_name: str, period: Period, links: Links) -> 
             for percent in (50, 95)
         },
         "charts": [
-            outcome_chart("attempts", chart_title(_("Attempts"), period), history, urls),
+            outcome_chart("attempts", title, history, list_url, task_name=task_name),
             time_chart("times", chart_title(_("Times"), period), history),
         ],
         "report": report,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -126,45 +126,34 @@ def _counter(name: str, text: str, values: Mapping[_Labels, int], *labels: str) 
     return family
 
 
-#: The gauges of a queue: name, help, value (None: unknown), and how the values of queues without a name are combined.
-_Value = Callable[[QueueMetrics], float | None]
-_Combine = Callable[[Iterable[float]], float]
-_QUEUE_GAUGES: Final[Sequence[tuple[str, str, _Value, _Combine]]] = (
-    (
-        "ready",
-        "Tasks that are due and wait for a worker; a lower bound if there are very many.",
-        lambda q: q.due,
-        sum,
-    ),
-    (
-        "oldest_ready_seconds",
-        "How long the oldest ready task has waited; 0 if there is none.",
-        lambda q: _or_zero(q.depth.waits, is_unknown=q.depth.is_more),
-        max,
-    ),
-    (
-        "blocked",
-        "Tasks that wait for their limit, or for a paused workflow; a lower bound if there are very many.",
-        lambda q: q.depth.blocked,
-        sum,
-    ),
-    (
-        "oldest_blocked_seconds",
-        "How long the oldest task has waited for its limit; 0 if there is none.",
-        lambda q: _or_zero(q.depth.blocked_waits, is_unknown=q.depth.is_more_blocked),
-        max,
-    ),
-    (
-        "latency_warning_seconds",
-        "The latency_warning of the settings; missing if there is none.",
-        lambda q: q.status.latency_warning.total_seconds() if q.status.latency_warning else None,
-        max,
-    ),
-    ("running", "Tasks that a worker holds, claimed or running.", lambda q: q.status.held, sum),
-    ("scheduled", "Tasks that are due later.", lambda q: q.counts["scheduled"].number, sum),
-    ("retrying", "Tasks that wait for a retry.", lambda q: q.counts["retrying"].number, sum),
-    ("paused", "Whether the queue is paused; of several queues, how many are.", lambda q: q.status.is_paused, sum),
-)
+#: The gauges of a queue. Those of queues without a name are added up; of seconds, the highest counts.
+_QUEUE_GAUGES: Final = {
+    "ready": "Tasks that are due and wait for a worker; a lower bound if there are very many.",
+    "oldest_ready_seconds": "How long the oldest ready task has waited; 0 if there is none.",
+    "blocked": "Tasks that wait for their limit, or for a paused workflow; a lower bound if there are very many.",
+    "oldest_blocked_seconds": "How long the oldest task has waited for its limit; 0 if there is none.",
+    "latency_warning_seconds": "The latency_warning of the settings; missing if there is none.",
+    "running": "Tasks that a worker holds, claimed or running.",
+    "scheduled": "Tasks that are due later.",
+    "retrying": "Tasks that wait for a retry.",
+    "paused": "Whether the queue is paused; of several queues, how many are.",
+}
+
+
+def _queue_values(queue: QueueMetrics) -> dict[str, float | None]:
+    """Return the value of each gauge; None if it is unknown."""
+    depth, threshold = queue.depth, queue.status.latency_warning
+    return {
+        "ready": queue.due,
+        "oldest_ready_seconds": _or_zero(depth.waits, is_unknown=depth.is_more),
+        "blocked": depth.blocked,
+        "oldest_blocked_seconds": _or_zero(depth.blocked_waits, is_unknown=depth.is_more_blocked),
+        "latency_warning_seconds": threshold.total_seconds() if threshold else None,
+        "running": queue.status.held,
+        "scheduled": queue.counts["scheduled"].number,
+        "retrying": queue.counts["retrying"].number,
+        "paused": queue.status.is_paused,
+    }
 
 
 def _or_zero(waits: float | None, *, is_unknown: bool) -> float | None:
@@ -184,14 +173,16 @@ def _queue_metrics(snapshot: MetricsSnapshot, totals: Sequence[list[Any]]) -> It
         "oldest_ready_seconds": depths.waits if depths.is_more else None,
         "oldest_blocked_seconds": depths.blocked_waits if depths.is_more_blocked else None,
     }
-    for name, text, value_of, combine in _QUEUE_GAUGES:
+    values_of_queues = [(queue.name if queue.name in named else OTHER, _queue_values(queue)) for queue in order]
+    for name, text in _QUEUE_GAUGES.items():
         family = GaugeMetricFamily(f"horsies_queue_{name}", text, labels=_QUEUE)
-        values: dict[str, list[float]] = {}
-        for queue in order:
-            if (value := value_of(queue)) is not None:
-                values.setdefault(queue.name if queue.name in named else OTHER, []).append(float(value))
-        if (oldest := unlisted.get(name)) is not None:
-            values.setdefault(OTHER, []).append(oldest)
+        combine = max if name.endswith("_seconds") else sum
+        values = defaultdict[str, list[float]](list)
+        for label, value in [(label, of_queue[name]) for label, of_queue in values_of_queues] + [
+            (OTHER, unlisted.get(name))
+        ]:
+            if value is not None:
+                values[label].append(float(value))
         for label in sorted(values):
             family.add_metric([label], combine(values[label]))
         yield family

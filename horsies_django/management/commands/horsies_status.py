@@ -11,8 +11,7 @@ from django.core.management.base import CommandParser
 
 from horsies_django.core.numbers import format_about, format_brief
 from horsies_django.core.printable import one_line
-from horsies_django.management.base import QueueCommand, usage_errors
-from horsies_django.management.text_table import number_text, table
+from horsies_django.management.base import QueueCommand, number_text, table, usage_errors
 from horsies_django.ops.health import ALLOWED, CheckResult, parse_checks, run_checks
 from horsies_django.ops.metrics import Count, MetricsSnapshot, collect
 from horsies_django.ops.metrics.history import max_lag
@@ -152,9 +151,8 @@ def _marks(queue: QueueMetrics) -> Iterable[str]:
 def _late(warning: LatencyWarning) -> str:
     text = f"{warning.queue}: oldest task waits {format_brief(warning.waits)}, "
     text += f"more than its latency_warning of {format_brief(warning.threshold)}"
-    if since := warning.since:
-        text += f", since {since.moment:%Y-%m-%d %H:%M} UTC"
-        text += " or earlier" if since.is_at_least else ""
+    if warning.since:
+        text += f", since {warning.since:%Y-%m-%d %H:%M} UTC{' or earlier' if warning.is_at_least else ''}"
     return text
 
 

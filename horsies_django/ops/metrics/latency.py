@@ -45,8 +45,10 @@ class LatencyTrend:
         """The start of each minute."""
         return [start_of(self.minute - len(self.p95) + 1 + at) for at in range(len(self.p95))]
 
-    def exceeded_since(self, waits: float, threshold: float) -> ExceededSince:
-        """Return since when the latency has exceeded ``threshold`` seconds. The oldest due task has waited ``waits``.
+    def exceeded_since(self, waits: float, threshold: float) -> tuple[datetime, bool]:
+        """Return since when the latency has exceeded ``threshold`` seconds, and whether it may be longer.
+
+        The oldest due task has waited ``waits`` seconds.
 
         That is at least since that task had waited for ``threshold``. The minutes before it, the latest first, belong
         to the same run until one whose 95th percentile did not exceed it. Minutes without ended attempts are skipped.
@@ -60,35 +62,30 @@ class LatencyTrend:
             if p95 is None:
                 continue
             if p95 <= threshold:
-                return ExceededSince(start_of(since), is_at_least=False)
+                return start_of(since), False
             since = minute
-        return ExceededSince(start_of(since), is_at_least=True)
-
-
-@dataclass(frozen=True, slots=True)
-class ExceededSince:
-    """Since when a latency has exceeded its threshold. ``is_at_least``: nothing shows that it did not before that."""
-
-    moment: datetime
-    is_at_least: bool
+        return start_of(since), True
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyWarning:
-    """A queue whose oldest due task has waited longer than its ``latency_warning``. Times are in seconds."""
+    """A queue whose oldest due task has waited longer than its ``latency_warning``. Times are in seconds.
+
+    ``since``: since when, if its trend is known. ``is_at_least``: nothing shows that it did not before that.
+    """
 
     queue: str
     waits: float
     threshold: float
-    since: ExceededSince | None
+    since: datetime | None = None
+    is_at_least: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the dict that ``horsies_status --json`` prints."""
-        since = self.since
         return {
             "threshold": self.threshold,
-            "since": since.moment.isoformat() if since else None,
-            "since_is_at_least": since.is_at_least if since else None,
+            "since": self.since.isoformat() if self.since else None,
+            "since_is_at_least": self.is_at_least if self.since else None,
         }
 
 
@@ -98,7 +95,7 @@ def latency_warning(
     """Return a warning if the oldest due task has waited longer than the threshold; None if not, or without one."""
     if threshold is None or waits is None or waits <= (limit := threshold.total_seconds()):
         return None
-    return LatencyWarning(queue, waits, limit, trend.exceeded_since(waits, limit) if trend else None)
+    return LatencyWarning(queue, waits, limit, *(trend.exceeded_since(waits, limit) if trend else ()))
 
 
 def queries(database: str) -> dict[str, Statement]:

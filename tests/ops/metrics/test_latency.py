@@ -13,8 +13,8 @@ LIMIT = timedelta(minutes=1)
 
 def since(*p95, waits, second=59.0):
     """Return how many minutes ago the latency began to exceed a minute, and whether it may be longer."""
-    found = LatencyTrend(NOW * 60 + second, p95).exceeded_since(waits, LIMIT.total_seconds())
-    return (start_of(NOW) - found.moment) // timedelta(minutes=1), found.is_at_least
+    warning = latency_warning("emails", waits, LIMIT, LatencyTrend(NOW * 60 + second, p95))
+    return (start_of(NOW) - warning.since) // timedelta(minutes=1), warning.is_at_least
 
 
 @pytest.mark.parametrize(
