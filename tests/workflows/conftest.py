@@ -8,12 +8,13 @@ import pytest
 
 from horsies_django import InvalidWorkflow, Workflow
 from horsies_django.core.workflow_errors import DefinitionError
+from horsies_django.models import WorkflowTask
 
 
 def blueprint_of(workflow: Workflow[Any]) -> SimpleNamespace:
-    """Return the columns of a workflow as attributes, and as ``nodes`` those of its nodes."""
+    """Return the columns of a workflow as attributes, and its nodes, which are not saved."""
     blueprint = workflow.blueprint()
-    return SimpleNamespace(**blueprint.columns, nodes=[SimpleNamespace(**columns) for columns in blueprint.nodes])
+    return SimpleNamespace(**blueprint.columns, nodes=[WorkflowTask(**columns) for columns in blueprint.nodes])
 
 
 def mistakes_of(build: Callable[..., Any], *args: Any, **kwargs: Any) -> list[DefinitionError]:
