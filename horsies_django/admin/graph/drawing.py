@@ -58,9 +58,6 @@ _BASELINES: Final = {2: (30, 47), 3: (20, 35, 50)}
 #: style, which a strict Content-Security-Policy forbids.
 _EMS: Final = 20
 
-#: Corner radius by kind.
-_CORNER_RADIUS: Final[Mapping[str, int]] = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
-
 #: The least width of a part of a bar in percent, so that one failed node of a thousand is seen.
 _MIN_PERCENT: Final = 0.8
 
@@ -128,8 +125,8 @@ def _box(box: GraphBox, x: int, y: int, address: str, *, is_critical: bool) -> S
     words = [box.label if box.is_folded else node.node_id, state]
     if box.counts:
         words[1] = f"{state}: {describe_counts(box.counts)}"
-    words += [time, str(KINDS.get(node.kind, "")), _("conditional") if node.is_conditional else ""]
-    words += [node.error_code or "", _("on the critical path") if is_critical else ""]
+    kind = ", ".join(filter(None, (str(KINDS.get(node.kind, "")), _("conditional") if node.is_conditional else "")))
+    words += [time, kind, node.error_code or "", _("on the critical path") if is_critical else ""]
     lines = [f"{state}: {node.error_code}" if node.error_code and box.status == "FAILED" else state, time]
     if box.counts:
         lines[0] = _mark_counts(box.counts)
@@ -145,21 +142,19 @@ def _box(box: GraphBox, x: int, y: int, address: str, *, is_critical: bool) -> S
         _shape(box),
         _texts(MARKS.get(box.status, "?"), box.label, [line for line in lines if line]),
         _parts(box.counts, "horsies-part ", 8, 55, WIDTH - 22, 4),
-        _corner_marks(node.kind, node.is_conditional),
+        format_html('<text class="horsies-kind" x="{}" y="-3" text-anchor="end">{}</text>', WIDTH - 4, kind)
+        if kind
+        else "",
     )
 
 
 def _shape(box: GraphBox) -> SafeString:
-    """Return the shape of a box: stacked for several nodes, with a double line for a subworkflow."""
-    kind = box.first.kind
-    radius = _CORNER_RADIUS.get(kind, 8)
-    is_many = box.is_folded or kind == NodeKind.MAP
+    """Return the shape of a box: stacked for several nodes."""
+    is_many = box.is_folded or box.first.kind == NodeKind.MAP
     width, height = (WIDTH - 6, HEIGHT - 6) if is_many else (WIDTH, HEIGHT)
-    rects = [("horsies-behind", shift, shift, width, height, radius) for shift in ((6, 3) if is_many else ())]
-    rects.append(("horsies-box", 0, 0, width, height, radius))
-    if kind == NodeKind.SUBWORKFLOW:
-        rects.append(("horsies-inner", 4, 4, width - 8, height - 8, radius - 3))
-    return format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="{}"/>', rects)
+    rects = [("horsies-behind", shift, shift, width, height) for shift in ((6, 3) if is_many else ())]
+    rects.append(("horsies-box", 0, 0, width, height))
+    return format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="8"/>', rects)
 
 
 def _texts(mark: str, label: str, lines: Sequence[str]) -> SafeString:
@@ -176,17 +171,6 @@ def _texts(mark: str, label: str, lines: Sequence[str]) -> SafeString:
             '<text class="horsies-line" x="36" y="{}">{}</text>',
             ((at, _truncate(line, _LINE)) for at, line in zip(line_at, lines, strict=True)),
         ),
-    )
-
-
-def _corner_marks(kind: str, is_conditional: bool) -> SafeString:
-    """Return the kind above the box's right edge, and a diamond at its left if the node has a condition."""
-    return format_html(
-        "{}{}",
-        format_html('<text class="horsies-kind" x="{}" y="-3" text-anchor="end">{}</text>', WIDTH - 4, KINDS[kind])
-        if kind in KINDS
-        else "",
-        format_html('<path class="horsies-if" d="M0 {}l7 7l-7 7l-7 -7z"/>', HEIGHT // 2 - 7) if is_conditional else "",
     )
 
 
