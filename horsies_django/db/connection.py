@@ -88,5 +88,5 @@ def is_in_memory(alias: str) -> bool:
 def is_visible_only_here(alias: str) -> bool:
     """Whether only this thread's connection sees the tasks: it is in a transaction, in memory, or of other settings."""
     connection = connections[alias]
-    is_elsewhere = identity_of(connection.settings_dict) != identity_of(connections.settings[alias])
-    return connection.in_atomic_block or is_in_memory(alias) or is_elsewhere
+    has_other_settings = identity_of(connection.settings_dict) != identity_of(connections.settings[alias])
+    return connection.in_atomic_block or is_in_memory(alias) or has_other_settings

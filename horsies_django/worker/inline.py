@@ -76,8 +76,8 @@ class InlineWorker:
         row.pending().update(enqueued_at=Now(), deferred=False, blocked=False, group_key=None)
         pool = self._pools[bool(row.values_list("is_async", flat=True).first())]
         with transaction.atomic(using=self._config.database):
-            claims = row.claim(self._state.worker.worker_id, start=1, is_async=pool.is_async)
-        self._producer.submit(pool, claims)
+            tasks = row.claim(self._state.worker.worker_id, start=1, is_async=pool.is_async)
+        self._producer.submit(pool, tasks)
         self._store_results()
         return self._take_ended()
 

@@ -85,9 +85,9 @@ class Producer:
                 self._state.signals.close(timeout=5.0)
                 self._retry(self._store.leave)
 
-    def submit(self, pool: SlotPool, claims: Sequence[ClaimedTask]) -> None:
+    def submit(self, pool: SlotPool, tasks: Sequence[ClaimedTask]) -> None:
         """Run tasks that this worker has claimed and started."""
-        self._ticker.submit(pool, claims)
+        self._ticker.submit(pool, tasks)
 
     def run(self) -> ExitReason:
         """Register, work until done, hand back what has not started, and leave; return why."""
@@ -444,7 +444,7 @@ class Producer:
         """Hand back what has not started, even where another transaction has locked its workflow: it did not crash."""
         if self._state.is_in_doubt or any(pool.withdrawn for pool in self._state.pools):
             with self._store.transaction():
-                self._store.hand_back_unknown(self._state.known_claims, at_last=True)
+                self._store.hand_back_unknown(self._state.known_tasks, at_last=True)
         return True
 
     def _put_back(self, still_running: Sequence[ClaimedTask]) -> bool:

@@ -136,10 +136,10 @@ class RunnerState:
         return [execution for pool in self.pools for execution in pool.running.values()]
 
     @property
-    def known_claims(self) -> list[ClaimedTask]:
-        """Every claim that this runner knows of."""
+    def known_tasks(self) -> list[ClaimedTask]:
+        """Every task that this runner knows to hold."""
         running = [execution.claimed for execution in self.executions]
-        prefetched = [claim for pool in self.pools for claim in pool.prefetched]
+        prefetched = [task for pool in self.pools for task in pool.prefetched]
         return [*running, *prefetched, *(result.claimed for result in self.results.all)]
 
     def mark_ready(self, queue_name: str, is_async: bool | None) -> None:

@@ -128,12 +128,12 @@ class SlotPool:
         self.is_partial = not is_all
         self.has_unlisted = self.is_partial or bool(self.next_queues)
 
-    def prefer_deep(self, claims: Sequence[ClaimedTask]) -> None:
+    def prefer_deep(self, tasks: Sequence[ClaimedTask]) -> None:
         """Remember, where polls are partial, the queues that gave more than one task.
 
         If all claims came from one queue, the next claims take from that queue alone until it is empty.
         """
-        counts = Counter(claim.queue_name for claim in claims)
+        counts = Counter(task.queue_name for task in tasks)
         deep = [name for name, count in counts.items() if count > 1]
         self.deep = tuple(dict.fromkeys([*deep, *self.deep]))[:MAX_DEEP]
         if len(counts) == len(deep) == 1 and self.queues:
@@ -196,10 +196,6 @@ class SlotPool:
             return True
         return self.is_stalled
 
-    def mark_stalled(self) -> None:
-        """Prefetch nothing until an execution ends."""
-        self.is_stalled = True
-
     def submit(self, executions: Collection[Execution]) -> None:
         """Start these executions, each as soon as it has a slot."""
         if not executions:
@@ -239,8 +235,8 @@ class SlotPool:
         """Put every execution that has not started among the withdrawn ones, and return them."""
         return [execution for execution in self.executor.withdraw() if self.hand_back(execution)]
 
-    def set_prefetched(self, claims: Collection[ClaimedTask]) -> None:
+    def set_prefetched(self, tasks: Collection[ClaimedTask]) -> None:
         """Replace the prefetched tasks."""
-        if len(claims) > len(self.prefetched):
+        if len(tasks) > len(self.prefetched):
             self.progressed_at = time.monotonic()
-        self.prefetched = deque(claims)
+        self.prefetched = deque(tasks)

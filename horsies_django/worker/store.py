@@ -161,16 +161,16 @@ class WorkerStore:
         self._skips_locked_until = time.monotonic() + SKIP_LOCKED_FOR
 
     def locked_ids(
-        self, claims: Sequence[ClaimedTask | HeldClaim], status: TaskStatus = TaskStatus.RUNNING
+        self, tasks: Sequence[ClaimedTask | HeldClaim], status: TaskStatus = TaskStatus.RUNNING
     ) -> set[UUID]:
         """Lock the tasks that this worker still holds; return the ids of those that another transaction has locked."""
-        held = self.tasks.under_claims(claims, status, self._runner.worker_id)
+        held = self.tasks.under_claims(tasks, status, self._runner.worker_id)
         with self.transaction():
             return set(held.values_list("pk", flat=True)) - set(held.lock().values_list("pk", flat=True))
 
-    def _skipped(self, claims: Sequence[ClaimedTask | HeldClaim], status: TaskStatus) -> set[UUID]:
+    def _skipped(self, tasks: Sequence[ClaimedTask | HeldClaim], status: TaskStatus) -> set[UUID]:
         """Return the ids of tasks to leave out because another transaction has locked them."""
-        locked = self.locked_ids(claims, status) if claims and self.skips_locked else set()
+        locked = self.locked_ids(tasks, status) if tasks and self.skips_locked else set()
         if locked:
             self.skip_locked()
         return locked
@@ -211,16 +211,16 @@ class WorkerStore:
 
     def locked_results(self, results: Sequence[ExecutionResult]) -> list[ExecutionResult]:
         """Lock the workflows of these tasks; return results whose workflow or task another transaction has locked."""
-        claims = [result.claimed for result in results]
-        blocked, skipped = self._blocked(claims), self._skipped(claims, TaskStatus.RUNNING)
+        tasks = [result.claimed for result in results]
+        blocked, skipped = self._blocked(tasks), self._skipped(tasks, TaskStatus.RUNNING)
         if not (blocked or skipped):
             return []
         return [
             result for result in results if result.claimed.workflow_id in blocked or result.claimed.task_id in skipped
         ]
 
-    def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
-        roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
+    def _blocked(self, tasks: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
+        roots = {task.workflow_id for task in tasks if task.workflow_id is not None}
         return self._gateway.lock_unless_locked(roots) if roots else set()
 
     def advance(self, results: Sequence[ExecutionResult]) -> NewTasks:
@@ -234,8 +234,8 @@ class WorkerStore:
     def delete_unretained(self, results: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
         ended = [result for result in results if result.is_final]
-        claims = (result.execution.claimed for result in ended if result.completion.is_success)
-        successes = ((claim.backend, claim.queue_name, claim.retention) for claim in claims)
+        completed = (result.claimed for result in ended if result.completion.is_success)
+        successes = ((task.backend, task.queue_name, task.retention) for task in completed)
         if retention.deletes_at_once(successes, self._config.database):
             silent = [
                 result.claimed.task_id
@@ -285,16 +285,16 @@ class WorkerStore:
             transaction.set_rollback(True, using=self._config.database)
         return 0
 
-    def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
+    def start(self, tasks: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Start prefetched tasks; return those that this worker still holds."""
         # A task that was taken away and claimed again appears twice: the later claim counts.
-        latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
-        if skipped := self._skipped(latest, TaskStatus.CLAIMED):  # handed back with a heartbeat, as unknown claims
-            latest = [claim for claim in latest if claim.task_id not in skipped]
+        latest = list({task.task_id: task for task in sorted(tasks, key=lambda task: task.claim)}.values())
+        if skipped := self._skipped(latest, TaskStatus.CLAIMED):  # handed back with a heartbeat, as unknown ones
+            latest = [task for task in latest if task.task_id not in skipped]
         may = self.tasks.start(latest, self._runner.worker_id)
-        nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
+        nodes = [task.task_id for task in latest if task.task_id not in may and task.workflow_id is not None]
         gateway.advance_unless_locked(self._config.database, nodes)
-        return [claim for claim in latest if claim.task_id in may]
+        return [task for task in latest if task.task_id in may]
 
     def complete_and_claim(
         self, pool: SlotPool, ends: Sequence[Completion], room: int, *, starts: bool = True
@@ -314,7 +314,7 @@ class WorkerStore:
             return []
         limited = self.selector.limited(queues)
         allowances: dict[str, Allowance] = {}
-        claims: list[ClaimedTask] = []
+        tasks: list[ClaimedTask] = []
         try:
             with self.transaction():
                 allowances = self._limiter.lock_allowances(limited)
@@ -323,20 +323,20 @@ class WorkerStore:
                     asked = (name for name in names if name in allowances)
                     caps = {name: cap for name in asked if (cap := allowances[name].available) is not None}
                     names = [name for name in names if name not in refusing and caps.get(name, 1)]
-                    count = min(share, room - len(claims))
+                    count = min(share, room - len(tasks))
                     taken = claim.run((), count, names, caps) if names and count else []
                     if len(taken) < count:
                         refusing.update(names)
                     for name, number in Counter(task.queue_name for task in taken).items():
                         if name in allowances:
                             allowances[name].take(number)
-                    claims += taken
+                    tasks += taken
                 store_tokens(self._config.database, allowances)
         except OperationalError as error:
             if allowances or not postgres.is_lock_timeout(error):
                 raise
         self.selector.record_result(pool.is_async, limited, allowances)
-        return claims
+        return tasks
 
     def _claim_for(self, is_async: bool, *, starts: bool) -> CompleteAndClaim:
         if (is_async, starts) not in self._claims:
@@ -347,48 +347,46 @@ class WorkerStore:
     def _limiter(self) -> QueueLimiter:
         return QueueLimiter(self.tasks, self.selector.policy_of)
 
-    def release(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
+    def release(self, tasks: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
         """Put tasks that have not started back into their queues, CLAIMED ones or those that are marked as RUNNING.
 
         Return those that another transaction has locked, or whose workflow it has. That transaction may pause or cancel
         the workflow, does not see the tasks that go back, and would leave them to run. ``at_last`` they go back all the
         same, which is better than to recover them as crashed.
         """
-        blocked = self._blocked(claims)
-        skipped = set() if at_last else self._skipped(claims, status)
-        free = [claim for claim in claims if claim.workflow_id not in blocked and claim.task_id not in skipped]
-        gone = claims if at_last else free
-        tasks = self.tasks
+        blocked = self._blocked(tasks)
+        skipped = set() if at_last else self._skipped(tasks, status)
+        free = [task for task in tasks if task.workflow_id not in blocked and task.task_id not in skipped]
+        gone = tasks if at_last else free
+        rows = self.tasks
         if self.selector.has_rates:
-            refund_tokens(tasks.under_claims(gone, status, self._runner.worker_id))
-        (tasks.revert_start if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
-        dated = {claim.task_id: claim.start_deadline for claim in free if claim.start_deadline is not None}
+            refund_tokens(rows.under_claims(gone, status, self._runner.worker_id))
+        (rows.revert_start if status is TaskStatus.RUNNING else rows.release)(gone, self._runner.worker_id)
+        dated = {task.task_id: task.start_deadline for task in free if task.start_deadline is not None}
         if late := [task_id for task_id, start_deadline in dated.items() if time.monotonic() >= start_deadline]:
-            tasks.filter(pk__in=late).expire()
-        gateway.advance_locked(
-            self._config.database, [claim.task_id for claim in free if claim.workflow_id is not None]
-        )
+            rows.filter(pk__in=late).expire()
+        gateway.advance_locked(self._config.database, [task.task_id for task in free if task.workflow_id is not None])
         wake_after_commit(self._config.database, ANY_QUEUE)
         if at_last:
             return []
-        return [claim for claim in claims if claim.workflow_id in blocked or claim.task_id in skipped]
+        return [task for task in tasks if task.workflow_id in blocked or task.task_id in skipped]
 
     def recover_held(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
         """Recover the tasks that this worker holds as after a crash, except those that are ``still`` running.
 
         If it ``is_stopped``, that costs no retry.
         """
-        held = self.tasks.held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
+        held = self.tasks.held_by(self._runner.worker_id).exclude(pk__in=[task.task_id for task in still])
         return recover_all(held, TimeoutPolicy(self._config.task_timeout, is_stopped))
 
     def hand_back_unknown(self, tasks: Collection[ClaimedTask], *, at_last: bool = False) -> None:
         """Hand back tasks that this worker holds by the table and does not know: the answer to a commit was lost."""
-        mine = {(claim.task_id, claim.claim) for claim in tasks}
+        mine = {(task.task_id, task.claim) for task in tasks}
         held: Any = self._held.values_list("status", "pk", "claim", "workflow_id")
         lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
         for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
-            if claims := [claim for lost_status, claim in lost if lost_status == status]:
-                self.release(claims, status, at_last=at_last)
+            if unknown := [task for lost_status, task in lost if lost_status == status]:
+                self.release(unknown, status, at_last=at_last)
 
     def transaction(self) -> transaction.Atomic:
         """Return the transaction of a tick."""

@@ -122,7 +122,7 @@ class Ticker:
                 ends = latest([result.completion for result in tick.stored if not result.is_stored])
                 successes = [end for end in ends if end.is_success]
                 if is_in_doubt or is_heartbeat_due:  # a transaction in doubt may commit later still
-                    self._store.hand_back_unknown(self._state.known_claims)
+                    self._store.hand_back_unknown(self._state.known_tasks)
                 if is_heartbeat_due:
                     tick.request = self._store.heartbeat(
                         is_quiet=self._state.is_quiet, is_holding=self._state.is_holding
@@ -169,7 +169,7 @@ class Ticker:
 
     def _notify_others(self, new_tasks: Mapping[UUID, TaskRoute], tick: Tick) -> None:
         """Notify other workers of the new tasks that this one has not claimed at once."""
-        mine = {claim.task_id for _, started in tick.started for claim in started}
+        mine = {task.task_id for _, started in tick.started for task in started}
         for queue, is_async in {kind for task_id, kind in new_tasks.items() if task_id not in mine}:
             wake_after_commit(self._state.config.database, queue, is_async=is_async)
 
@@ -257,7 +257,7 @@ class Ticker:
     def _apply_claims(self, tick: Tick) -> None:
         state = self._state
         for pool in tick.stalled:
-            pool.mark_stalled()
+            pool.is_stalled = True  # it prefetches nothing until an execution ends
         for pool in tick.emptied:
             had_unlisted = pool.has_unlisted
             pool.mark_empty()
@@ -286,13 +286,13 @@ class Ticker:
         except Error as error:  # the next tick hands them back
             logger.warning("claims not confirmed count=%d error=%s", len(started), error)
             state.is_in_doubt, held = True, set()
-        return [claim for claim in started if (claim.task_id, claim.claim) in held]
+        return [task for task in started if (task.task_id, task.claim) in held]
 
-    def submit(self, pool: SlotPool, claims: Sequence[ClaimedTask]) -> None:
+    def submit(self, pool: SlotPool, tasks: Sequence[ClaimedTask]) -> None:
         """Run tasks that this worker has claimed and started."""
-        if not claims:
+        if not tasks:
             return
-        executions = list(map(self._new_execution, claims))
+        executions = list(map(self._new_execution, tasks))
         pool.submit(executions)
         self._state.unmarked_nodes += [
             execution for execution in executions if execution.claimed.workflow_id is not None

@@ -140,21 +140,21 @@ class _OneStatement(CompleteAndClaim):
                 CANDIDATES.name: candidates,
                 LIMIT.name: room,
             }
-            claims = self._execute(self._of_several, values)
-            self._was_short = len(claims) < min(room, sum(caps.get(queue, room) for queue in queues))
-            return claims
-        self._was_short, claims = False, []
+            tasks = self._execute(self._of_several, values)
+            self._was_short = len(tasks) < min(room, sum(caps.get(queue, room) for queue in queues))
+            return tasks
+        self._was_short, tasks = False, []
         for queue in queues or ("",):
-            left = room - len(claims)
-            claims += self._claim_of_one(values, queue, min(left, caps.get(queue, left)))
-            if len(claims) == room:
+            left = room - len(tasks)
+            tasks += self._claim_of_one(values, queue, min(left, caps.get(queue, left)))
+            if len(tasks) == room:
                 break
             values |= _NO_ENDS
-        return claims
+        return tasks
 
     def _claim_of_one(self, values: dict[str, Any], queue: str, room: int) -> list[ClaimedTask]:
         values |= {QUEUE.name: queue, LIMIT.name: room}
-        claims: list[ClaimedTask] = []
+        tasks: list[ClaimedTask] = []
         began, last = time.monotonic(), self._cursor
         if room and last is not None and last.queue_name == queue and began < self._cursor_until:
             cursor = {
@@ -162,18 +162,18 @@ class _OneStatement(CompleteAndClaim):
                 CURSOR_TIME.name: last.enqueued_at,
                 CURSOR_ID.name: last.task_id,
             }
-            claims = self._execute(self._after_cursor, values | cursor)
-            if len(claims) == room:
-                self._cursor = claims[-1]
-                return claims
-            values |= {**_NO_ENDS, LIMIT.name: room - len(claims)}
+            tasks = self._execute(self._after_cursor, values | cursor)
+            if len(tasks) == room:
+                self._cursor = tasks[-1]
+                return tasks
+            values |= {**_NO_ENDS, LIMIT.name: room - len(tasks)}
             began = time.monotonic()
-        claims += self._execute(self._of_one, values)
+        tasks += self._execute(self._of_one, values)
         if room:
             now = time.monotonic()
             self._cursor_until = now + min((now - began) * _DURATION_FACTOR, _MAX_DURATION)
-            self._cursor = claims[-1] if len(claims) == room else None
-        return claims
+            self._cursor = tasks[-1] if len(tasks) == room else None
+        return tasks
 
     def _execute(self, statement: Statement, values: Mapping[str, Any]) -> list[ClaimedTask]:
         asked_at = time.monotonic()
@@ -237,9 +237,9 @@ class _FourStatements(CompleteAndClaim):
             asked_at = time.monotonic()
             asked = [{QUEUE.name: queue, LIMIT.name: min(room, caps.get(queue, room))} for queue in queues if room]
             firsts = claimed_tasks(self._pick.union_all(self._alias, asked), asked_at)
-            claims = sorted(firsts, key=lambda claim: (-claim.priority, claim.enqueued_at, claim.task_id))[:room]
-            if claims:
-                keys = encode_pk([claim.task_id for claim in claims], self._connection)
+            tasks = sorted(firsts, key=lambda task: (-task.priority, task.enqueued_at, task.task_id))[:room]
+            if tasks:
+                keys = encode_pk([task.task_id for task in tasks], self._connection)
                 picked = {_PICKED.name: json_array(keys, self._connection)}
-                raise_unless_all_claimed(self._take.run(self._alias, picked), len(claims))
-        return claims
+                raise_unless_all_claimed(self._take.run(self._alias, picked), len(tasks))
+        return tasks
