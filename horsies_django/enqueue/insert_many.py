@@ -42,7 +42,7 @@ INSERTS_AHEAD: Final = 10
 
 
 class _Calls(NamedTuple):
-    """The checked calls of one INSERT: ids, the JSON texts of keyword arguments, and the limit and unique keys.
+    """The checked calls of one INSERT: ids, the JSON texts of keyword arguments, and limit and unique keys, if any.
 
     Plain texts, because the garbage collector walks over anything else again and again, which cost a third of the time
     of a large send.
@@ -52,10 +52,6 @@ class _Calls(NamedTuple):
     kwargs: list[str]
     limit_keys: list[str | None]
     unique_keys: list[str | None]
-
-
-#: The text of the keyword arguments of a call, its limit key and its unique key.
-_Checked = tuple[str, str | None, str | None]
 
 
 def insert_many(options: Options, builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
@@ -73,15 +69,11 @@ def insert_many(options: Options, builder: CallBuilder, calls: Iterable[Mapping[
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one call.")
-    checked, places, ids = _check(builder, calls, database), list[int](), None
-    if task.unique is not None:
-        by_key = sorted(enumerate(checked), key=lambda call: (str(call[1][2]), call[0]))
-        checked, places = (call for _, call in by_key), [place for place, _ in by_key]
-        ids_by_place = uuid7s(len(places))  # in the order of the calls, which is that of claiming
-        ids = iter([ids_by_place[place] for place in places])
-    handles = _insert_all(database, builder, own, _batches(checked, ids))
-    if not places:
-        return handles
+    batches = _batches(builder, calls, database)
+    if task.unique is None:
+        return _insert_all(database, builder, own, batches)
+    places, by_key = _ordered_by_key(batches)
+    handles = _insert_all(database, builder, own, iter(by_key))
     by_place = dict(zip(places, handles, strict=True))
     return [by_place[place] for place in range(len(handles))]
 
@@ -110,35 +102,45 @@ def _insert_all(
     return handles
 
 
-def _check(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database: str) -> Iterator[_Checked]:
-    """Check calls as they are taken. Raises the errors of :meth:`CallBuilder.call`."""
+def _batches(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database: str) -> Iterator[_Calls]:
+    """Check calls as they are taken, and yield those of each INSERT. Raises the errors of :meth:`CallBuilder.call`."""
     write = dumps if connections[database].vendor == "postgresql" else dumps_for_sqlite
-    is_plain = builder.task.gather is None and builder.task.unique is None and not builder.is_limited
-    for kwargs in calls:
-        if is_plain and (text := builder.plain_text(kwargs, write=write)) is not None:
-            yield text, None, None
-        else:
-            arguments = builder.call((), kwargs)
-            text = arguments.kwargs_text if write is dumps else write(arguments.kwargs)
-            yield text, arguments.limit_key, arguments.unique_key
-
-
-def _batches(checked: Iterable[_Checked], ids: Iterator[UUID] | None) -> Iterator[_Calls]:
-    """Yield the calls of each INSERT, with the next of these ids or with new ones."""
-    checked = iter(checked)
+    has_keys = builder.task.gather is not None or builder.task.unique is not None or builder.is_limited
+    calls = iter(calls)
     while True:
-        taken, size = list[_Checked](), 0
-        take = taken.append
-        for call in itertools.islice(checked, ROWS_PER_INSERT):
-            take(call)
-            size += len(call[0])
+        texts, limit_keys, unique_keys, size = list[str](), list[str | None](), list[str | None](), 0
+        for kwargs in itertools.islice(calls, ROWS_PER_INSERT):
+            text = None if has_keys else builder.plain_text(kwargs, write=write)
+            if text is None:
+                arguments = builder.call((), kwargs)
+                text = arguments.kwargs_text if write is dumps else write(arguments.kwargs)
+                if has_keys:
+                    limit_keys.append(arguments.limit_key)
+                    unique_keys.append(arguments.unique_key)
+            texts.append(text)
+            size += len(text)
             if size >= TEXT_PER_INSERT:
                 break
-        if not taken:
+        if not texts:
             return
-        texts, limit_keys, unique_keys = map(list, zip(*taken, strict=True))
-        keys = uuid7s(len(taken)) if ids is None else list(itertools.islice(ids, len(taken)))
-        yield _Calls(keys, texts, limit_keys, unique_keys)
+        yield _Calls(uuid7s(len(texts)), texts, limit_keys, unique_keys)
+
+
+def _ordered_by_key(batches: Iterable[_Calls]) -> tuple[list[int], list[_Calls]]:
+    """Return the calls of batches in the order of their unique keys, and the place of each among the calls before.
+
+    Their ids stay in the order of the calls, which is that of claiming.
+    """
+    calls: list[Any] = [call for batch in batches for call in zip(*batch, strict=True)]
+    places = sorted(range(len(calls)), key=lambda place: (str(calls[place][-1]), place))
+    chunks, size = list[list[Any]](), 0
+    for place in places:
+        if not chunks or len(chunks[-1]) == ROWS_PER_INSERT or size >= TEXT_PER_INSERT:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(calls[place])
+        size += len(calls[place][1])
+    return places, [_Calls(*map(list, zip(*chunk, strict=True))) for chunk in chunks]
 
 
 def _all_or_none(database: str, inserts: int, *, is_unique: bool) -> AbstractContextManager[Any]:
