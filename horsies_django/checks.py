@@ -9,19 +9,15 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from django.urls import get_resolver
 
-from .core.compat import task_backends
-
 
 def check_workflows(**kwargs: Any) -> list[CheckMessage]:
     """Return an error for each mistake in the imported workflows.
 
     Returns none while the settings of a backend have errors, which each workflow would repeat.
     """
-    from .enqueue.backend import HorsiesBackend
     from .workflows.registry_check import find_errors
 
-    backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
-    if any(backend.parsed.problems for backend in backends):
+    if _have_settings_problems():
         return []
     return [Error(str(mistake), hint=mistake.hint, obj=None, id="horsies.E004") for mistake in find_errors()]
 
@@ -31,11 +27,9 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
 
     Returns none while the settings of a backend have errors.
     """
-    from .enqueue.backend import HorsiesBackend
     from .schedules.validation import declaration_problems
 
-    backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
-    if any(backend.parsed.problems for backend in backends):
+    if _have_settings_problems():
         return []
     kinds = {
         "horsies.E005": (Error, "See the page on schedules."),
@@ -44,6 +38,12 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     }
     problems = ((*kinds[check_id], check_id, sentence) for check_id, sentence in declaration_problems())
     return [kind(sentence, hint=hint, obj=None, id=check_id) for kind, hint, check_id, sentence in problems]
+
+
+def _have_settings_problems() -> bool:
+    from .core.backends import all_backends
+
+    return any(backend.parsed.problems for backend in all_backends())
 
 
 def check_queues(**kwargs: Any) -> list[CheckMessage]:

@@ -144,6 +144,10 @@ class QueueModelAdmin(AnyModelAdmin):
         """Return the title of a row's page."""
         return str(row)
 
+    def has_right(self, request: HttpRequest, name: str) -> bool:
+        """Return whether this user may ``add``, ``change`` or ``delete`` rows; nobody may if the admin is read-only."""
+        return not is_read_only() and request.user.has_perm(f"{self.opts.app_label}.{name}_{self.opts.model_name}")
+
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return None for an id with a NUL, which PostgreSQL does not accept in text."""
         return None if "\0" in object_id else super().get_object(request, object_id, from_field)

@@ -21,7 +21,7 @@ from ...models import Schedule
 from ...models.schedule import DisabledBy, ScheduleQuerySet
 from ...ops.keyset.criteria import Criteria
 from ..actions.admin_action import AdminAction
-from ..base import is_read_only, queue_database
+from ..base import queue_database
 from ..form_fields import JSON_BOX, JSONPayloadField, describe_changes
 from ..lists.choice_filters import ChoiceFilter
 from ..lists.search_admin import has_nul
@@ -146,20 +146,17 @@ class ScheduleAdmin(SchedulePage):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether this user may add a schedule, which lets them run any task of the project."""
-        return self._has_right(request, "add")
+        return self.has_right(request, "add")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether this user may edit this schedule; those declared in code are read-only."""
         is_of_code = isinstance(obj, Schedule) and bool(obj.source)
-        return self._has_right(request, "change") and not is_of_code
+        return self.has_right(request, "change") and not is_of_code
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether this user may delete this schedule; code would declare its own again."""
         is_deletable = isinstance(obj, Schedule) and (not obj.source or obj.declared_enabled is None)
-        return self._has_right(request, "delete") and is_deletable
-
-    def _has_right(self, request: HttpRequest, name: str) -> bool:
-        return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_schedule")
+        return self.has_right(request, "delete") and is_deletable
 
     def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
         """Show how many schedules were changed and how many were skipped, for reasons other than their status."""

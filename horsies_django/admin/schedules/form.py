@@ -47,19 +47,15 @@ class ScheduleForm(UniqueNameForm):
 
     def clean_task_name(self) -> str | None:
         """Accept only tasks that the project has loaded, so that input never imports a module."""
-        name: str = self.cleaned_data["task_name"] or ""
+        name: str | None = self.cleaned_data["task_name"]
         if name and "task_name" in self.changed_data and not _is_loaded_task(name):
             message = _("%(name)s is not a task of this project; allowed: the name of a registered task.")
             raise forms.ValidationError(message, params={"name": name}, code="unknown")
-        return name or None
+        return name
 
     def clean_timing(self) -> str:
         """Accept a bare cron expression as well."""
         return with_kind(self.cleaned_data["timing"])
-
-    def clean_workflow_name(self) -> str | None:
-        """Turn an empty value into None."""
-        return self.cleaned_data["workflow_name"] or None
 
     def clean(self) -> dict[str, Any]:
         """Turn empty values into no arguments and no options. The schedule itself refuses values of another kind."""

@@ -22,7 +22,7 @@ from ...models import Limit, Task
 from ...models.depths import Depth, depths_of_limits
 from ...models.limit import LimitQuerySet
 from ..ages import relative_time
-from ..base import ReadOnlyAdmin, is_read_only
+from ..base import ReadOnlyAdmin
 from ..form_fields import describe_changes
 from ..formatting import time_column
 from ..links import Links
@@ -75,7 +75,7 @@ class LimitAdmin(ReadOnlyAdmin):
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether this user may override a limit."""
-        return not is_read_only() and request.user.has_perm("horsies_django.change_limit")
+        return self.has_right(request, "change")
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Write old and new values of edited fields to the history."""

@@ -28,7 +28,7 @@ from ...models.depths import Depth
 from ...models.queue import QueueQuerySet
 from ..actions.admin_action import AdminAction
 from ..ages import age_at
-from ..base import first_backend, is_read_only, queue_database
+from ..base import first_backend, queue_database
 from ..form_fields import JSON_BOX, JSONPayloadField, UniqueNameForm, describe_changes
 from ..formatting import format_count
 from ..links import Links
@@ -187,19 +187,16 @@ class QueueAdmin(LiveAdmin):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether this user may add a row for a queue."""
-        return self._has_right(request, "add")
+        return self.has_right(request, "add")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether this user may edit a queue's settings."""
-        return self._has_right(request, "change")
+        return self.has_right(request, "change")
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether this user may delete the row; deleting a paused queue's row would resume it."""
         is_deletable = isinstance(obj, Queue) and not obj._state.adding and not obj.paused
-        return self._has_right(request, "delete") and is_deletable
-
-    def _has_right(self, request: HttpRequest, name: str) -> bool:
-        return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_queue")
+        return self.has_right(request, "delete") and is_deletable
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return the form's fields, without ``paused``: saving an outdated page must not resume a queue."""
