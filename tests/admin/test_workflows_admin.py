@@ -578,7 +578,7 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
     assert handle.status() == "COMPLETED"
     assert value(handle, "approved") == {"by": "<ann>"}
     assert "&lt;ann&gt;" in html
-    assert log() == ["Send event. approved"]
+    assert log() == ["Send event: approved."]
 
 
 @pytest.mark.parametrize(

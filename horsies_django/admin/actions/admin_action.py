@@ -85,7 +85,7 @@ class AdminAction:
         return self.statuses is None or row.status in self.statuses
 
     def log_label(self, values: dict[str, Any]) -> str:
-        """Return the action's name in a log entry about many rows, done with these form values."""
+        """Return the action's name in a log entry, done with these form values."""
         return str(self.label)
 
     def extent(self, rows: QuerySet[Any] | None) -> str:
@@ -124,7 +124,8 @@ class AdminAction:
         after = self._logged_values(rows, changed)
         logged: dict[str, list[Any]] = {}
         for key in changed:
-            message = self._log_message(rows.model, before.get(key, {}), after.get(key))
+            changes = _describe_changes(rows.model, before.get(key, {}), after.get(key))
+            message = ". ".join([self.log_label(values), *changes]) + "."
             logged.setdefault(message, []).append(by_key[key])
         return len(changed), sum(parts for _count, parts in counts.values()), logged
 
@@ -132,13 +133,13 @@ class AdminAction:
         every = all_rows(rows).filter(pk__in=list(keys))
         return {row.pop("pk"): row for row in every.values("pk", *self.logged_columns)}
 
-    def _log_message(self, model: type[Model], before: dict[str, Any], after: dict[str, Any] | None) -> str:
-        changes = [
-            f"{capfirst(str(label_for_field(name, model)))}: {value} → {after[name]}"
-            for name, value in before.items()
-            if after and value != after[name]
-        ]
-        return ". ".join([str(self.label), *changes]) + "."
+
+def _describe_changes(model: type[Model], before: dict[str, Any], after: dict[str, Any] | None) -> list[str]:
+    return [
+        f"{capfirst(str(label_for_field(name, model)))}: {value} → {after[name]}"
+        for name, value in before.items()
+        if after and value != after[name]
+    ]
 
 
 def all_rows(rows: QuerySet[Any]) -> QuerySet[Any]:

@@ -72,11 +72,6 @@ class EventForm(forms.Form):
 class EventAction(AdminAction):
     """Sends an event; the log entry names it."""
 
-    def apply(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, int, dict[str, list[Any]]]:
-        """See :meth:`AdminAction.apply`."""
-        count, parts, logged = super().apply(rows, values)
-        return count, parts, {f"{message} {values['name']}": changed for message, changed in logged.items()}
-
     def log_label(self, values: dict[str, Any]) -> str:
         """See :meth:`AdminAction.log_label`."""
         return f"{self.label}: {values['name']}"
@@ -131,12 +126,12 @@ class NodeRetry(AdminAction):
         """See :meth:`AdminAction.change`."""
         from ...workflows.engine.retry_nodes import count_failed_in
 
-        inside = count_failed_in(self.node)
-        return self.act(rows), inside
+        inside, count = count_failed_in(self.node), self.act(rows)
+        return count, inside if count else 0
 
     def report(self, count: int, parts: int) -> str:
         """See :meth:`AdminAction.report`."""
-        return f"{self.message(count)} {nodes_run_again(parts)}".rstrip() if count else ""
+        return f"{self.message(count)} {nodes_run_again(parts)}".rstrip()
 
 
 def retry_of_node(node: WorkflowTask) -> AdminAction:
@@ -153,7 +148,7 @@ def retry_of_node(node: WorkflowTask) -> AdminAction:
         label=label,
         list_label=label,
         act=act,
-        message=lambda count: gettext("The node “%s” was re-queued.") % node.node_id,
+        message=lambda count: gettext("The node “%s” was re-queued.") % node.node_id if count else "",
         logged_columns=(),
         warning=_("The node runs again, and so do the nodes that were skipped because of it."),
         node=node,
