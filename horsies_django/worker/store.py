@@ -25,7 +25,7 @@ from ..db.notifications import ANY_QUEUE, ping_after_commit, wake_after_commit
 from ..models import Heartbeat, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
-from ..models.claims import ClaimedTask, Completion, WorkerInfo
+from ..models.claims import ClaimedTask, ClaimRef, Completion, WorkerInfo
 from ..models.queue_limiter import Allowance, QueueLimiter, refund_tokens, store_tokens
 from ..models.queue_scan import QueueScan, ScanResult
 from ..models.transitions import TaskQuerySet
@@ -61,6 +61,7 @@ class HeldClaim(NamedTuple):
 
 
 C = TypeVar("C", ClaimedTask, HeldClaim)
+RefT = TypeVar("RefT", bound=ClaimRef)
 
 
 class WorkerStore:
@@ -142,14 +143,9 @@ class WorkerStore:
             beats.beat(self._held, runner.worker_id, runner.hostname, runner.pid or 0)
         return request
 
-    def still_held(self, tasks: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
-        """Return which tasks this worker runs by the table, and under which claims; nothing if ``tasks`` are none."""
-        return set(self.running.values_list("pk", "claim")) if tasks else set()
-
-    @property
-    def running(self) -> TaskQuerySet:
-        """The tasks that this worker runs by the table."""
-        return self.tasks.filter(claimed_by_worker_id=self._runner.worker_id, status=TaskStatus.RUNNING)
+    def running_claims(self) -> set[tuple[UUID, int]]:
+        """Return which tasks this worker runs by the table, and under which claims."""
+        return set(self._held.filter(status=TaskStatus.RUNNING).values_list("pk", "claim"))
 
     @property
     def skips_locked(self) -> bool:
@@ -287,14 +283,13 @@ class WorkerStore:
 
     def start(self, tasks: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Start prefetched tasks; return those that this worker still holds."""
-        # A task that was taken away and claimed again appears twice: the later claim counts.
-        latest = list({task.task_id: task for task in sorted(tasks, key=lambda task: task.claim)}.values())
-        if skipped := self._skipped(latest, TaskStatus.CLAIMED):  # handed back with a heartbeat, as unknown ones
-            latest = [task for task in latest if task.task_id not in skipped]
-        may = self.tasks.start(latest, self._runner.worker_id)
-        nodes = [task.task_id for task in latest if task.task_id not in may and task.workflow_id is not None]
+        tasks = latest(tasks)
+        if skipped := self._skipped(tasks, TaskStatus.CLAIMED):  # handed back with a heartbeat, as unknown ones
+            tasks = [task for task in tasks if task.task_id not in skipped]
+        may = self.tasks.start(tasks, self._runner.worker_id)
+        nodes = [task.task_id for task in tasks if task.task_id not in may and task.workflow_id is not None]
         gateway.advance_unless_locked(self._config.database, nodes)
-        return [task for task in latest if task.task_id in may]
+        return [task for task in tasks if task.task_id in may]
 
     def complete_and_claim(
         self, pool: SlotPool, ends: Sequence[Completion], room: int, *, starts: bool = True
@@ -412,9 +407,9 @@ class WorkerStore:
         return Worker.objects.using(self._config.database)
 
 
-def latest(ends: Sequence[Completion]) -> list[Completion]:
-    """Return the latest end of each task: two executions of a task, one with a lost claim, may end in the same tick."""
-    return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
+def latest(refs: Sequence[RefT]) -> list[RefT]:
+    """Return those of the latest claim of each task. A task that was taken away and claimed again appears twice."""
+    return list({ref.task_id: ref for ref in sorted(refs, key=attrgetter("claim"))}.values())
 
 
 def _refused(end: Completion, error: Exception) -> Completion:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from django.db import Error, connections
@@ -48,25 +49,13 @@ class DeadRunner:
     next_try: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _HeartbeatJob:
-    worker_id: str
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class _StallJob:
-    worker_id: str
-    stalled_at: float | None
-
-
 class SupervisorStore:
     """Recovers the tasks of dead runners, and records the stalled ones and their heartbeats. No method blocks."""
 
     def __init__(self, config: WorkerConfig, on_recovered: Callable[[], None]) -> None:
         self._config = config
         self._on_recovered = on_recovered
-        self._jobs: Mailbox[DeadRunner | _HeartbeatJob | _StallJob | None] = Mailbox()
+        self._jobs: Mailbox[Callable[[], object] | None] = Mailbox()  # None ends the thread
         self._dead: list[DeadRunner] = []
         self._stalls: dict[str, float | None] = {}  # not recorded yet
         self._posted = 0
@@ -85,15 +74,15 @@ class SupervisorStore:
     def recover(self, dead: DeadRunner) -> None:
         """Put back or fail the tasks of a dead runner. A failure is retried."""
         self._posted += 1
-        self._jobs.put(dead)
+        self._jobs.put(partial(self._dead.append, dead))
 
     def heartbeat(self, worker_id: str, pid: int) -> None:
         """Send a heartbeat for a runner and for all that it holds."""
-        self._jobs.put(_HeartbeatJob(worker_id, pid))
+        self._jobs.put(partial(self._send_heartbeat, worker_id, pid))
 
     def record_stall(self, worker_id: str, stalled_at: float | None) -> None:
         """Record since when a runner stands still, in monotonic seconds; None: it goes on. A failure is retried."""
-        self._jobs.put(_StallJob(worker_id, stalled_at))
+        self._jobs.put(partial(self._stalls.__setitem__, worker_id, stalled_at))
 
     def close(self, timeout: float) -> None:
         """End the thread after its last job; wait for it at most ``timeout`` seconds."""
@@ -103,26 +92,23 @@ class SupervisorStore:
     def _run(self) -> None:
         dispatcher = SignalDispatcher(self._config.database)  # receivers of signals must not delay a heartbeat
         with dispatching_to(dispatcher.put), own_connection(self._config.database, "supervisor"):
-            while True:
+            jobs: list[Callable[[], object] | None] = []
+            while None not in jobs:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead or self._stalls else _IDLE)
-                self._dead += [job for job in jobs if isinstance(job, DeadRunner)]
-                self._stalls |= {job.worker_id: job.stalled_at for job in jobs if isinstance(job, _StallJob)}
-                for heartbeat in {job for job in jobs if isinstance(job, _HeartbeatJob)}:
-                    self._send_heartbeat(heartbeat)
+                for job in filter(None, jobs):
+                    job()
                 self._record_stalls()
                 self._recover_all()
-                if None in jobs:
-                    break
         dispatcher.close(timeout=_IDLE)
 
-    def _send_heartbeat(self, heartbeat: _HeartbeatJob) -> None:
+    def _send_heartbeat(self, worker_id: str, pid: int) -> None:
         database = self._config.database
-        held = Task.objects.using(database).held_by(heartbeat.worker_id)
+        held = Task.objects.using(database).held_by(worker_id)
         try:
-            Worker.objects.using(database).beat(heartbeat.worker_id)
-            Heartbeat.objects.using(database).beat(held, heartbeat.worker_id, HOSTNAME, heartbeat.pid)
+            Worker.objects.using(database).beat(worker_id)
+            Heartbeat.objects.using(database).beat(held, worker_id, HOSTNAME, pid)
         except Error as error:
-            logger.warning("runner heartbeat not sent id=%s error=%s", heartbeat.worker_id, error)
+            logger.warning("runner heartbeat not sent id=%s error=%s", worker_id, error)
             connections[database].close()
 
     def _record_stalls(self) -> None:

@@ -282,7 +282,7 @@ class Ticker:
         state.next_heartbeat = time.monotonic()  # the last one is as old in the table as the tick is long
         try:
             with state.inbox.progress:
-                held = self._store.still_held(started)
+                held = self._store.running_claims()
         except Error as error:  # the next tick hands them back
             logger.warning("claims not confirmed count=%d error=%s", len(started), error)
             state.is_in_doubt, held = True, set()

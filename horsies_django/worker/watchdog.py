@@ -96,7 +96,7 @@ class Watchdog:
             execution.stored_progress = note
         results = () if state.is_in_doubt else state.results.all
         ended = [result.execution for result in results if not result.is_stored]
-        held = state.store.still_held([execution.claimed for execution in (*executions, *ended)])
+        held = state.store.running_claims()
         for execution in ended:
             if (execution.task_id, execution.claimed.claim) not in held:
                 execution.request_stop(TaskRevoked)

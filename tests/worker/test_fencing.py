@@ -173,9 +173,9 @@ def test_complete_and_claim_stores_only_ends_of_the_workers_own_claims(runner):
     assert list(TaskAttempt.objects.values_list("worker_id", "pid")) == ([("w", 1)] if is_its_own else [])
 
 
-def test_a_claim_number_held_by_another_worker_is_not_still_held():
+def test_a_claim_number_held_by_another_worker_is_not_its_own():
     tasks.noop.send()
     claimed = claim_one()
 
-    assert WorkerStore(WorkerConfig.of("default"), RUNNER).still_held([claimed]) == {(claimed.task_id, claimed.claim)}
-    assert WorkerStore(WorkerConfig.of("default"), WorkerInfo("other", "host", 2)).still_held([claimed]) == set()
+    assert WorkerStore(WorkerConfig.of("default"), RUNNER).running_claims() == {(claimed.task_id, claimed.claim)}
+    assert WorkerStore(WorkerConfig.of("default"), WorkerInfo("other", "host", 2)).running_claims() == set()

@@ -146,15 +146,15 @@ class Workers(Base):
     @rule(which=some_picks)
     def beat(self, which: list[Pick]) -> None:
         """A worker sends heartbeats for the tasks that it holds."""
-        for worker, taken in self.by_worker(which):
-            store, claims = self.store_of(worker), [each.claim for each in taken]
+        for worker, _ in self.by_worker(which):
+            store = self.store_of(worker)
             store.heartbeat(is_quiet=False, is_holding=True)
             held = {key: row for key, row in self.model.rows.items() if row.worker == worker}
             for key, row in held.items():
                 self.model.beat(key, row.claim, "RUNNING")
                 self.model.beat(key, row.claim, "CLAIMED")
             running = {(key, row.claim) for key, row in held.items() if row.status == "RUNNING"}
-            assert store.still_held(claims) == running
+            assert store.running_claims() == running
 
     @precondition(lambda self: self.held_claims())
     @rule(place=places, knows=st.lists(picks, max_size=1))
