@@ -17,7 +17,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ...ops.keyset.keys import Key, lowest_key, parse_key
+from ...ops.keyset.keys import parse_key
+from ...ops.keyset.ordered import OrderedScan, parse_position
 from ...ops.keyset.scan import PAGE, KeysetScan, Page
 from ...ops.metrics import Count
 from ..formatting import format_time
@@ -87,14 +88,11 @@ class KeysetChangeList(ChangeList):
         self.paginator = Paginator([], PAGE)
 
     @property
-    def before(self) -> Key | None:
-        """The id before which the page ends."""
-        return parse_key(self.model, self.cursors.get(BEFORE))
-
-    @property
-    def after(self) -> Key | None:
-        """The id after which the page begins."""
-        return parse_key(self.model, self.cursors.get(AFTER))
+    def is_down(self) -> bool:
+        """Whether the page is read from newer rows to older ones."""
+        if AFTER in self.cursors:
+            return False
+        return BEFORE in self.cursors or self.sort_order == NEWEST
 
     @property
     def _admin(self) -> SearchAdmin:
@@ -187,15 +185,14 @@ class KeysetChangeList(ChangeList):
 
     def load(self, scan: KeysetScan) -> Page:
         """Load the page of a scan, with its rows in the order of the list."""
-        if self.sort_order != OLDEST:
-            return scan.page(before=self.before, after=self.after)
-        if self.before is not None and self.after is None:
-            page = scan.page(before=self.before)
-        elif self.after is not None:
-            page = scan.page(after=self.after)
+        order, text = self.sort_order, self.cursors.get(BEFORE if self.is_down else AFTER, "")
+        if order.index_range is None:
+            page = scan.page(parse_key(self.model, text), is_down=self.is_down)
         else:
-            page = replace(scan.page(after=lowest_key(self.model)), older=None)
-        return replace(page, rows=page.rows[::-1])
+            parts = scan.rows, scan.criteria, scan.row_filter
+            scan = OrderedScan(*parts, index_range=order.index_range, column=order.column)
+            page = scan.page(parse_position(text), is_down=self.is_down)
+        return page if order == NEWEST else replace(page, rows=page.rows[::-1])
 
     @property
     def result_list(self) -> list[Any]:
@@ -226,13 +223,16 @@ class KeysetChangeList(ChangeList):
     @property
     def scanned_text(self) -> str:
         """How far the scan came, if it stopped before the page was full."""
-        page = self.page
-        if page.scanned_from is None:
+        page, order = self.page, self.sort_order
+        if page.stopped_at is None:
             return ""
-        since = format_time(page.scanned_from, exactly=False)
-        if page.scanned_to is None:
-            return _("Searched back to %s.") % since
-        words = {"since": since, "until": format_time(page.scanned_to, exactly=False)}
+        stop = format_time(page.stopped_at, exactly=False)
+        if order.column or (page.began_at is None and order == OLDEST):
+            return _("Searched rows in this order up to %s.") % stop
+        if page.began_at is None:
+            return _("Searched back to %s.") % stop
+        since, until = sorted((page.stopped_at, page.began_at))
+        words = {"since": format_time(since, exactly=False), "until": format_time(until, exactly=False)}
         return _("Searched rows sent between %(since)s and %(until)s.") % words
 
     @property
@@ -254,15 +254,25 @@ class KeysetChangeList(ChangeList):
 
     @property
     def page_links(self) -> list[PageLink]:
-        """The links to the first page and to the neighbours, in the order of the list."""
-        is_up, is_stopped = self.sort_order == OLDEST, self.page.scanned_from is not None
-        # The scan stopped on its way down or up.
-        is_newer_unseen = is_stopped and (self.after is not None or (is_up and self.before is None))
-        is_older_unseen = is_stopped and not is_newer_unseen
-        newer = _("Search newer rows") if is_newer_unseen else _("Newer"), self.newer_url
-        older = _("Search older rows") if is_older_unseen else _("Older"), self.older_url
-        previous, following = (older, newer) if is_up else (newer, older)
-        return self.links_of(_("Oldest") if is_up else _("Newest"), previous, following)
+        """The links to the first page and to the neighbours that exist, in the order of the list."""
+        order, page = self.sort_order, self.page
+        is_newer_unseen = page.stopped_at is not None and not self.is_down
+        is_older_unseen = page.stopped_at is not None and self.is_down
+        if order.column:
+            first, older = _("First page"), _("Previous page")
+            newer = _("Search on") if is_newer_unseen else _("Next page")
+        else:
+            first = _("Oldest") if order == OLDEST else _("Newest")
+            newer = _("Search newer rows") if is_newer_unseen else _("Newer")
+            older = _("Search older rows") if is_older_unseen else _("Older")
+        links = [(newer, self.newer_url), (older, self.older_url)]
+        previous, following = links if order == NEWEST else links[::-1]
+        shown = [
+            PageLink(first, self.get_query_string() if self.cursors else ""),
+            PageLink(*previous, "prev"),
+            PageLink(*following, "next"),
+        ]
+        return [link for link in shown if link.url]
 
     @property
     def newer_url(self) -> str:
@@ -273,15 +283,6 @@ class KeysetChangeList(ChangeList):
     def older_url(self) -> str:
         """The URL of the page with older rows."""
         return self.page_url(BEFORE, self.page.older)
-
-    def links_of(self, first: str, previous: tuple[str, str], following: tuple[str, str]) -> list[PageLink]:
-        """Return the links with these labels and URLs, without those that lead nowhere."""
-        links = [
-            PageLink(first, self.get_query_string() if self.cursors else ""),
-            PageLink(*previous, "prev"),
-            PageLink(*following, "next"),
-        ]
-        return [link for link in links if link.url]
 
     def page_url(self, name: str, key: Any) -> str:
         """Return the URL of the page with this cursor; empty without one."""

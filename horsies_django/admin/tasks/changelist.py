@@ -21,15 +21,13 @@ from ...core.results import OperationalCode
 from ...core.status import TaskStatus
 from ...db.now import Now
 from ...models import Task, TaskAttempt, Worker
-from ...ops.keyset.ordered import OrderedPage, OrderedScan, parse_position
-from ...ops.keyset.scan import KeysetScan, Page
+from ...ops.keyset.scan import Page
 from ...ops.metrics import Count, count_by_state
 from ...ops.metrics.workers import HeldTasks, with_times, worker_status
 from ...ops.payload_view.excerpt import excerpt_of, with_short_arguments
 from ...ops.running import HOURS, NEAR_LIMIT, UsualRunTime, usual_run_times
-from ..formatting import format_time
 from ..links import Links
-from ..lists.changelist import AFTER, BEFORE, KeysetChangeList, PageLink
+from ..lists.changelist import KeysetChangeList
 from ..lists.list_state import OF_STATE, SortOrder
 from ..lists.task_filters import KindFilter, StateFilter
 from ..workers_queues.state_text import status_label
@@ -173,43 +171,9 @@ class TaskChangeList(KeysetChangeList):
     @cached_property
     def page(self) -> Page:
         """The page's rows with what its columns need."""
-        page = Page(rows=self.ordered_page.rows) if self.ordered_page else self.load(self._shown_scan)
+        page = self.load(replace(self.scan, rows=with_columns(self.queryset)))
         links = Links(self.model_admin.admin_site, self.request)
         complete_rows(page.rows, links)
         if self.is_live:
             complete_held_rows(page.rows, links)
         return page
-
-    @cached_property
-    def _shown_scan(self) -> KeysetScan:
-        return replace(self.scan, rows=with_columns(self.queryset))
-
-    # An order other than that of the ids.
-
-    @cached_property
-    def ordered_page(self) -> OrderedPage | None:
-        """The page in the order of a time; None if the list is in the order of the ids."""
-        order = self.sort_order
-        if order.index_range is None:
-            return None
-        scan = OrderedScan(scan=self._shown_scan, index_range=order.index_range, column=order.column)
-        is_back = BEFORE in self.cursors and AFTER not in self.cursors
-        return scan.page(parse_position(self.cursors.get(BEFORE if is_back else AFTER, "")), is_back=is_back)
-
-    @property
-    def page_links(self) -> list[PageLink]:
-        """The links to other pages, in the order of the list."""
-        page = self.ordered_page
-        if page is None:
-            return super().page_links
-        previous = _("Previous page"), self.page_url(BEFORE, page.previous)
-        following = _("Search on") if page.scanned_to else _("Next page"), self.page_url(AFTER, page.next)
-        return self.links_of(_("First page"), previous, following)
-
-    @property
-    def scanned_text(self) -> str:
-        """How far the scan came, if it stopped before the page was full."""
-        page = self.ordered_page
-        if page is None or page.scanned_to is None:
-            return super().scanned_text
-        return _("Searched rows in this order up to %s.") % format_time(page.scanned_to, exactly=False)

@@ -60,11 +60,6 @@ def parse_key(model: type[Model], text: str | None) -> Key | None:
     return key if kind is UUID or 0 <= key <= largest else None
 
 
-def lowest_key(model: type[Model]) -> Key:
-    """Return a key that sorts before every other."""
-    return UUID(int=0) if _key_type(model)[0] is UUID else 0
-
-
 def _key_type(model: type[Model]) -> tuple[type[Any], int]:
     return (UUID, (1 << 128) - 1) if isinstance(model._meta.pk, UUIDField) else (int, (1 << 63) - 1)
 

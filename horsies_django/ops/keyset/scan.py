@@ -85,17 +85,17 @@ class Page:
 
     Attributes:
         rows: At most ``PAGE`` rows.
-        newer: The page of newer rows begins after this id. None: there is none.
-        older: The page of older rows begins before this id. None: there is none.
-        scanned_from: The time at which the scan stopped before the page was full; None if it did not.
-        scanned_to: The time at which the scan began, if ``scanned_from`` is set.
+        newer: The page of newer rows begins after this cursor. None: there is none.
+        older: The page of older rows begins before this cursor. None: there is none.
+        stopped_at: The time at which the scan stopped before the page was full; None if it did not.
+        began_at: The time at which such a scan began; None: at an end of the table.
     """
 
     rows: list[Any]
-    newer: Key | None = None
-    older: Key | None = None
-    scanned_from: datetime | None = None
-    scanned_to: datetime | None = None
+    newer: Any = None
+    older: Any = None
+    stopped_at: datetime | None = None
+    began_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -109,22 +109,32 @@ class KeysetScan:
     criteria: Criteria = field(default_factory=Criteria)
     row_filter: RowFilter | None = None
 
-    def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
-        """Return the page with the newest rows, with those just before an id, or with those just after one."""
-        is_down = after is None
-        start = before if is_down else after
+    def page(self, start: Any = None, *, is_down: bool = True) -> Page:
+        """Return the page of the rows just before a cursor or, if not ``is_down``, of those just after it.
+
+        Without a cursor the page begins at the newest row, or at the oldest.
+        """
         rows, end = self._find(start, PAGE + 1, self._sizes, is_down=is_down)
         is_full = len(rows) > PAGE
         rows = rows[:PAGE]
-        ahead = rows[-1].pk if is_full else end
+        ahead = self._cursor(rows[-1]) if is_full else end
         behind = None
         if start is not None:
-            behind = rows[0].pk if rows else offset_key(start, -1 if is_down else 1)
+            behind = self._cursor(rows[0]) if rows else self._beside(start, -1 if is_down else 1)
         ends = (None, None) if is_full or end is None else (end, start)
-        since, until = (None if key is None else created_at(key) for key in ends)
-        if is_down:
-            return Page(rows=rows, newer=behind, older=ahead, scanned_from=since, scanned_to=until)
-        return Page(rows=rows[::-1], newer=ahead, older=behind, scanned_from=until, scanned_to=since)
+        stopped_at, began_at = (None if cursor is None else self._time_of(cursor) for cursor in ends)
+        if not is_down:
+            rows, ahead, behind = rows[::-1], behind, ahead
+        return Page(rows=rows, newer=behind, older=ahead, stopped_at=stopped_at, began_at=began_at)
+
+    def _cursor(self, row: Any) -> Any:
+        return row.pk
+
+    def _time_of(self, cursor: Any) -> datetime:
+        return created_at(cursor)
+
+    def _beside(self, cursor: Any, step: int) -> Any:
+        return offset_key(cursor, step)
 
     def first(self, count: int, before: Key | None = None) -> list[Any]:
         """Return up to ``count`` rows, the newest or those just before an id, however far the scan has to go.
@@ -164,7 +174,7 @@ class KeysetScan:
             status_by_key = dict(chain(*(statuses.filter(part)[: size + 1] for part in chunk.parts)))
             yield Counter(status_by_key[key] for key in self._passing(list(status_by_key))[0]), length, chunk.end
 
-    def matching(
+    def _matching(
         self, rows: QuerySet[Any], keys: list[Key], count: int, budget: FilterBudget
     ) -> tuple[list[Any], Key | None]:
         """Return the first of ``rows`` with these ids that the row filter lets pass.
@@ -180,7 +190,7 @@ class KeysetScan:
     def _first_passing(
         self, rows: QuerySet[Any], keys: list[Key], count: int, budget: FilterBudget
     ) -> tuple[list[Any], Key | None]:
-        """See :meth:`matching`; all ``keys`` are those of rows that match the query."""
+        """See :meth:`_matching`; all ``keys`` are those of rows that match the query."""
         passed, read = self._passing(keys, budget)
         matches = list(rows.filter(self._with_keys(passed[:count]))) if passed else []
         return matches, keys[read - 1] if read and budget.is_used_up else None
