@@ -203,6 +203,20 @@ def test_oldest_first_shows_each_task_once_in_order_and_back(staff):
     assert labels == [("Oldest", ""), ("Older", "prev")]
 
 
+def test_a_search_from_the_oldest_says_how_far_it_came_and_continues(staff, monkeypatch):
+    monkeypatch.setattr(scan, "CHUNKS", (2, 2))
+    for _ in range(8):
+        make()
+    newest = make("tests.admin.page_jobs.needle")
+    client = staff("view_task")
+
+    first = shown(client, sort="oldest", q="needle")
+
+    assert first.scanned_text.startswith("Searched rows in this order up to ")
+    assert [(link.label, link.rel) for link in first.page_links] == [("Search newer rows", "next")]
+    assert walk(client, ["Search newer rows", "Newer"], sort="oldest", q="needle")[-1] == [newest.pk]
+
+
 @pytest.mark.parametrize("state", ["scheduled", "retrying"])
 def test_due_soonest_first_shows_each_task_once_in_order_and_back(staff, state):
     columns = {"next_retry_at": NOW, "attempt": 1} if state == "retrying" else {}
