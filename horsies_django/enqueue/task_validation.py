@@ -27,26 +27,83 @@ from .task import HorsiesTask
 QUEUE_LENGTH: Final = 100
 
 
+def _is_text(value: object, length: int) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= length and value == clean_text(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number in the range of float. For a larger int, even math.isfinite() raises."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _is_sensitive(value: object) -> bool:
+    if callable(value):
+        return not inspect.iscoroutinefunction(value)
+    if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
+        return False
+    return all(isinstance(name, str) and name for name in value)
+
+
+#: The test of each option, and what is allowed. None is, too, if it is the default.
+_RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "queue_name": (lambda name: _is_text(name, QUEUE_LENGTH), f"a text of 1 to {QUEUE_LENGTH} characters"),
+    "max_attempts": (
+        lambda count: _is_whole(count) and 1 <= count <= MAX_RETRIES + 1,
+        f"a whole number from 1 to {MAX_RETRIES + 1}",
+    ),
+    "retry_policy": (lambda policy: isinstance(policy, RetryPolicy), "a RetryPolicy"),
+    "backoff": (
+        lambda backoff: isinstance(backoff, RetryPolicy) or callable(backoff) or (_is_number(backoff) and backoff >= 0),
+        "seconds from 0 on, a RetryPolicy or a callable",
+    ),
+    "atomic": (lambda atomic: isinstance(atomic, bool), "True or False"),
+    "timeout": (
+        lambda timeout: _is_number(timeout) and 0 < timeout <= LONGEST_DURATION,
+        f"a positive number of seconds, {LONGEST_DURATION} at most, or None",
+    ),
+    "good_until": (
+        lambda moment: isinstance(moment, datetime) and timezone.is_aware(moment),
+        "an aware datetime (timezone.now() + …)",
+    ),
+    "unique_key": (lambda key: _is_text(key, NAME_LENGTH), f"a text of 1 to {NAME_LENGTH} characters"),
+    "unique": (lambda unique: isinstance(unique, Unique), "a Unique, or None"),
+    "task_id": (lambda task_id: isinstance(task_id, UUID), "a UUID, or None"),
+    "metadata": (lambda metadata: isinstance(metadata, Mapping), "a dict, or None"),
+    "sensitive": (
+        _is_sensitive,
+        "a collection of names, each a text, or a callable (name, value) -> bool, no coroutine function",
+    ),
+    "max_concurrency": (lambda count: _is_whole(count) and count >= 1, "a whole number from 1 on, or None"),
+    "concurrency_scope": (lambda scope: _is_text(scope, 100), "a text of 1 to 100 characters"),
+    "gather": (lambda gather: isinstance(gather, Gather), "a Gather, or None"),
+}
+
+
 def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    """Yield a sentence for each option with an invalid value: its name, the value, and what is allowed."""
-    name = task.queue_name
-    if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH and name == clean_text(name)):
-        yield f"queue_name is {name!r}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
+    """Yield a sentence for each option with an invalid value: its name, the value, and what is allowed.
+
+    Each check relies on those before it.
+    """
+    for name, (is_valid, allowed) in _RULES.items():
+        value = getattr(task, name)
+        is_unset = value is None and HorsiesTask.__dataclass_fields__[name].default is None
+        if not (is_unset or is_valid(value)):
+            yield f"{name} is {value!r}; allowed: {allowed}."
     yield from _retry_problems(task)
     yield from problems_of_mapper(task.exception_mapper)
-    yield from _atomic_problems(task)
-    yield from _time_problems(task)
-    if task.unique_key is not None and not (_is_key(task.unique_key)):
-        yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {NAME_LENGTH} characters."
+    if task.atomic and inspect.iscoroutinefunction(task.func):
+        yield f"atomic is True and {task.module_path} is a coroutine function; allowed: plain functions."
+    for name in ("good_until", "run_after"):
+        if isinstance(moment := getattr(task, name), datetime) and not is_in_range(moment):
+            yield f"{name} is {moment!r}; allowed: {DATES_ALLOWED}."
     yield from problems_of_unique(task)
-    if task.task_id is not None and not isinstance(task.task_id, UUID):
-        yield f"task_id is {task.task_id!r}; allowed: a UUID, or None."
     if task.task_name == task.module_path and not is_module_level(task.func):
         allowed = "a module's function, under its own name, or one with a name=… of its own"
         yield f"{task.module_path!r} can't be found by that name; allowed: {allowed}."
-    if task.metadata is not None and not isinstance(task.metadata, Mapping):
-        yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
-    yield from _sensitive_problems(task)
     yield from _limit_problems(task)
     yield from _grouping_problems(task)
     if len(task.task_name) > NAME_LENGTH:
@@ -56,19 +113,6 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     except ValueError as error:
         yield f"retention: {error}"
     yield from problems_of_deadline(task)
-
-
-def _time_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    if task.timeout is not None and not (_is_number(task.timeout) and 0 < task.timeout <= LONGEST_DURATION):
-        allowed = f"a positive number of seconds, {LONGEST_DURATION} at most, or None"
-        yield f"timeout is {task.timeout!r}; allowed: {allowed}."
-    if task.good_until is not None and not (
-        isinstance(task.good_until, datetime) and timezone.is_aware(task.good_until)
-    ):
-        yield f"good_until is {task.good_until!r}; allowed: an aware datetime (timezone.now() + …)."
-    for name in ("good_until", "run_after"):
-        if isinstance(moment := getattr(task, name), datetime) and not is_in_range(moment):
-            yield f"{name} is {moment!r}; allowed: {DATES_ALLOWED}."
 
 
 def problems_of_deadline(task: HorsiesTask[..., Any]) -> Iterator[str]:
@@ -83,39 +127,14 @@ def problems_of_deadline(task: HorsiesTask[..., Any]) -> Iterator[str]:
 
 
 def _retry_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    if task.max_attempts is not None and not (
-        _is_whole(task.max_attempts) and 1 <= task.max_attempts <= MAX_RETRIES + 1
-    ):
-        yield f"max_attempts is {task.max_attempts!r}; allowed: a whole number from 1 to {MAX_RETRIES + 1}."
-    if task.retry_policy is not None and not isinstance(task.retry_policy, RetryPolicy):
-        yield f"retry_policy is {task.retry_policy!r}; allowed: a RetryPolicy."
     if task.retry_policy is not None and not (task.max_attempts is None and task.backoff is None):
         yield "retry_policy is set; allowed with it: neither max_attempts nor backoff."
-    if isinstance(task.backoff, RetryPolicy):
-        if task.max_attempts is not None:
-            yield "backoff is a RetryPolicy, which has its own max_retries; allowed with it: no max_attempts."
-    elif not (task.backoff is None or callable(task.backoff) or (_is_number(task.backoff) and task.backoff >= 0)):
-        yield f"backoff is {task.backoff!r}; allowed: seconds from 0 on, a RetryPolicy or a callable."
-
-
-def _atomic_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    if not isinstance(task.atomic, bool):
-        yield f"atomic is {task.atomic!r}; allowed: True or False."
-    if task.atomic and inspect.iscoroutinefunction(task.func):
-        yield f"atomic is True and {task.module_path} is a coroutine function; allowed: plain functions."
-
-
-def _sensitive_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    if not _is_sensitive(task.sensitive):
-        allowed = "a collection of names, each a text, or a callable (name, value) -> bool, no coroutine function"
-        yield f"sensitive is {task.sensitive!r}; allowed: {allowed}."
+    if isinstance(task.backoff, RetryPolicy) and task.max_attempts is not None:
+        yield "backoff is a RetryPolicy, which has its own max_retries; allowed with it: no max_attempts."
 
 
 def _grouping_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.gather is None:
-        return
-    if not isinstance(task.gather, Gather):
-        yield f"gather is {task.gather!r}; allowed: a Gather, or None."
         return
     parameters = parameters_of(task.func, task.takes_context)
     first = parameters.own[:1]
@@ -124,19 +143,12 @@ def _grouping_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
 
 
 def _limit_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    """Yield a sentence for each option with a bad value."""
-    max_concurrency, rate, scope = task.max_concurrency, task.rate_limit, task.concurrency_scope
-    if max_concurrency is not None and not (
-        isinstance(max_concurrency, int) and not isinstance(max_concurrency, bool) and max_concurrency >= 1
-    ):
-        yield f"max_concurrency is {max_concurrency!r}; allowed: a whole number from 1 on, or None."
+    max_concurrency, rate = task.max_concurrency, task.rate_limit
     if rate is not None:
         try:
             Rate.parse(rate)
         except ValueError as error:
             yield f"rate_limit: {error}"
-    if scope is not None and not (isinstance(scope, str) and 0 < len(scope) <= 100 and scope == clean_text(scope)):
-        yield f"concurrency_scope is {scope!r}; allowed: a text of 1 to 100 characters."
     if max_concurrency is None and rate is None:
         for name in ("concurrency_key", "concurrency_scope"):
             if (value := getattr(task, name)) is not None:
@@ -168,9 +180,6 @@ def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
     unique = task.unique
     if unique is None:
         return
-    if not isinstance(unique, Unique):
-        yield f"unique is {unique!r}; allowed: a Unique, or None."
-        return
     if task.gather is not None:
         yield "unique is set and gather as well; allowed: one of them, since each handles repeated calls."
     if unique.wait is not None and task.run_after is not None:
@@ -183,24 +192,3 @@ def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
             yield f"unique: {source} names {name!r}; allowed: {', '.join(parameters.own)}."
     for name in sorted(RESERVED & set(unique.by) & parameters.by_name):
         yield f"unique: by names {name!r}, which is a parameter as well; allowed: key={'{' + name + '}'!r}."
-
-
-def _is_key(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= NAME_LENGTH and value == clean_text(value)
-
-
-def _is_sensitive(value: object) -> bool:
-    if callable(value):
-        return not inspect.iscoroutinefunction(value)
-    if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
-        return False
-    return all(isinstance(name, str) and name for name in value)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    """Whether it is a number in the range of float. For a larger int, even math.isfinite() raises."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
