@@ -8,7 +8,7 @@ has locked the root workflows.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
@@ -73,12 +73,12 @@ class Engine(EngineContext):
             if level > _LEVELS_READ_SINGLY and not self.has_all_waiting:
                 self.load_parents({key for key, _ in by_position})
                 complete_workflow.preload(self, by_position)
-            touched = self._count_level(ends, by_position)
-            self._pause_failed(ends)
+            counts, failed = Counter(end.workflow_id for end in ends), _first_failed(ends)
+            self.count_ended(counts, failed, by_position)
+            self._pause(failed)
             started, skipped = self._decide_waiting(by_position)
             self.count_ends([*skipped, *started])
-            workflow_ids = [key for key in touched if key in self.workflows]
-            finished = complete_workflow.complete_workflows(self, workflow_ids)
+            finished = complete_workflow.complete_workflows(self, [key for key in counts if key in self.workflows])
             self.count_ends(finished)
             ends = [*skipped, *started, *finished]
         self.flush()
@@ -95,22 +95,8 @@ class Engine(EngineContext):
         rows = waiting.filter(workflow__status=WorkflowStatus.RUNNING)
         return read_nodes(rows) if keys else []
 
-    def _count_level(self, ends: Sequence[NodeEnd], positions: Collection[Position]) -> Collection[UUID]:
-        """Count these nodes as ended; load their workflows and the nodes that wait at these positions.
-
-        Return the ids of the workflows.
-        """
-        counts = Counter(end.workflow_id for end in ends)
-        failed: dict[UUID, int] = {}
-        for end in ends:
-            if end.status == WorkflowTaskStatus.FAILED and end.map_index is None:
-                failed[end.workflow_id] = min(end.task_index, failed.get(end.workflow_id, end.task_index))
-        self.count_ended(counts, failed, positions)
-        return counts
-
-    def _pause_failed(self, ends: Sequence[NodeEnd]) -> None:
-        """Pause the workflows of failed nodes that have ``on_error`` PAUSE."""
-        failed = {end.workflow_id for end in ends if end.status == WorkflowTaskStatus.FAILED and end.map_index is None}
+    def _pause(self, failed: Iterable[UUID]) -> None:
+        """Pause those of these workflows, in which a node has failed, that have ``on_error`` PAUSE."""
         workflows = [self.workflows[key] for key in failed if key in self.workflows]
         if to_pause := [each.id for each in workflows if each.is_running and each.on_error == OnError.PAUSE]:
             self.flush()
@@ -146,6 +132,15 @@ class Engine(EngineContext):
         self.stop_waiting([*ready, *skipped, *collected])
         ends = self.skip_nodes(skipped)
         return [*start_nodes.start(self, ready), *start_nodes.collect_maps(self, collected)], ends
+
+
+def _first_failed(ends: Iterable[NodeEnd]) -> dict[UUID, int]:
+    """Return the index of the first failed node of each workflow that has one; items of maps do not count."""
+    failed: dict[UUID, int] = {}
+    for end in ends:
+        if end.status == WorkflowTaskStatus.FAILED and end.map_index is None:
+            failed[end.workflow_id] = min(end.task_index, failed.get(end.workflow_id, end.task_index))
+    return failed
 
 
 def _by_dependent(ends: Sequence[NodeEnd]) -> dict[Position, list[NodeEnd]]:
