@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
+from django.template.loader import render_to_string
 from django.utils.formats import date_format
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -18,10 +19,13 @@ from django.utils.translation import gettext as _
 
 from ..core.mask import Mask
 from ..core.numbers import fill_numbers, format_lower_bound, format_number
-from .copy_button import copy_button
 
 if TYPE_CHECKING:
     from ..ops.metrics import Count
+
+#: The style sheets and the scripts of the button, for ``Media``.
+COPY_CSS: Final = {"all": ["horsies_django/copy.css"]}
+COPY_JS: Final = ["horsies_django/copy.js"]
 
 #: Maximum number of characters of one value on a page.
 MAX_SHOWN: Final = 16_384
@@ -151,6 +155,24 @@ def download_note(shown: int, size: int, address: str) -> SafeString:
         "size": filesizeformat(size),
     }
     return format_html('<p class="horsies-more">{} <a href="{}">{}</a></p>', words, address, _("Download"))
+
+
+def copy_button(label: Any, *, text: Any = "", target: str = "", show_label: bool = False) -> SafeString:
+    """Return a button that copies ``text``, or what the element with the id ``target`` shows.
+
+    ``text`` becomes part of the page, so the caller masks it. ``label`` says what is copied; screen readers read it.
+
+    In a template, with ``only``::
+
+        {% include "admin/horsies_django/copy_button.html" with label=label text=value only %}
+        {% include "admin/horsies_django/copy_button.html" with label=label target="element-id" show_label=True only %}
+
+    With ``target`` it copies what that element of the page shows, such as a masked value in a ``<pre>``, so the page
+    does not contain the value twice. The page needs ``COPY_CSS`` and ``COPY_JS`` in its Media; without JavaScript it
+    shows no button.
+    """
+    context = {"label": label, "text": text, "target": target, "show_label": show_label}
+    return render_to_string("admin/horsies_django/copy_button.html", context)
 
 
 def cell(main: SafeString | str, *others: SafeString | str) -> SafeString:

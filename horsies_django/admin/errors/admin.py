@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from ..base import TaskViewerAdmin, queue_database
-from ..copy_button import COPY_CSS, COPY_JS
+from ..formatting import COPY_CSS, COPY_JS
 from ..links import Links
 from ..live import answer_unchanged
 

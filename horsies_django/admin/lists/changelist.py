@@ -236,11 +236,6 @@ class KeysetChangeList(ChangeList):
         return _("Searched rows sent between %(since)s and %(until)s.") % words
 
     @property
-    def folds_filters(self) -> bool:
-        """Whether the filters are folded above the rows; django-unfold has a panel of its own for them."""
-        return self.has_filters and not apps.is_installed("unfold")
-
-    @property
     def filters_are_in_search(self) -> bool:
         """Whether the skin has the filters in the form of the search; forms can't be nested."""
         return apps.is_installed("jazzmin")

@@ -21,7 +21,7 @@ from ...models import Task
 from ..actions.action_admin import ActionAdmin, Button
 from ..actions.admin_action import AdminAction
 from ..base import is_read_only
-from ..copy_button import COPY_CSS, COPY_JS
+from ..formatting import COPY_CSS, COPY_JS
 from ..links import Links
 from ..lists.name_filters import ErrorFilter, QueueFilter, TaskFilter
 from ..lists.search_admin import SearchAdmin

@@ -25,8 +25,7 @@ from ...ops.task_options import describe_retention
 from ...ops.task_states import State, state_of
 from ..ages import counted
 from ..base import QueueModelAdmin
-from ..copy_button import copy_button
-from ..formatting import as_json, format_time, masked_json, progress_bar, time_column
+from ..formatting import as_json, copy_button, format_time, masked_json, progress_bar, time_column
 from ..links import Links, schedule_link
 from ..status_text import status_badge, wait_text
 from .attempts import is_single_run, latest_attempts, process_of

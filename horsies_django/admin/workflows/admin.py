@@ -26,8 +26,7 @@ from ...models import Task, Workflow, WorkflowTask
 from ..actions.action_admin import ActionAdmin, Button
 from ..actions.admin_action import AdminAction
 from ..ages import relative_time
-from ..copy_button import COPY_CSS, COPY_JS
-from ..formatting import as_json, cell, short_id, time_column
+from ..formatting import COPY_CSS, COPY_JS, as_json, cell, short_id, time_column
 from ..links import Links, schedule_link
 from ..lists.search_admin import SearchAdmin
 from ..lists.task_filters import ScheduleFilter

@@ -52,30 +52,22 @@ def enqueue(inspector: Inspector, options: dict[str, Any], out: OutputWrapper) -
 
 
 def _options(flags: dict[str, Any]) -> dict[str, Any]:
+    at, delay, retries = flags["at"], flags["delay"], _number("--retries", flags["retries"])
+    policy = None
+    if retries is not None:
+        policy = RetryPolicy.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
     read = {
         "queue_name": flags["queue"],
         "priority": _number("--priority", flags["priority"]),
-        "run_after": _run_after(flags),
+        "run_after": at and _time("--at", at) if delay is None else parse_duration_flag("--in", delay),
         "good_until": flags["good_until"] and _time("--good-until", flags["good_until"]),
         "timeout": flags["timeout"] and parse_duration_flag("--timeout", flags["timeout"]).total_seconds(),
-        "retry_policy": _policy(_number("--retries", flags["retries"])),
+        "retry_policy": policy,
         "unique_key": flags["unique_key"],
         "task_id": flags["id"],
     }
     kept = {} if flags["retention"] is None else {"retention": parse_retention(flags["retention"])}
     return kept | {name: value for name, value in read.items() if value is not None}
-
-
-def _run_after(flags: dict[str, Any]) -> Any:
-    if flags["delay"] is not None:
-        return parse_duration_flag("--in", flags["delay"])
-    return flags["at"] and _time("--at", flags["at"])
-
-
-def _policy(retries: int | None) -> RetryPolicy | None:
-    if retries is None:
-        return None
-    return RetryPolicy.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
 
 
 def _json(flag: str, text: str | list[Any] | dict[str, Any], kind: type[Any]) -> Any:
