@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import Q, QuerySet
@@ -26,17 +25,6 @@ MAX_MESSAGE: Final = 2_000
 #: Large columns that the error does not need.
 _UNUSED: Final = ("kwargs", "metadata", "waits_for", "dependents", "args_from", "values_from", "ctx_from")
 _UNUSED_OF_WORKFLOW: Final = ("workflow__result", "workflow__error", "workflow__success_policy")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeError:
-    """The error of a node in prose: its code, the class of its exception, its message, its data, its traceback."""
-
-    code: str
-    exception_class: str = ""
-    message: str = ""
-    data: SafeString | str = ""
-    traceback: SafeString | str = ""
 
 
 def can_retry_nodes(workflow: Workflow) -> bool:
@@ -81,7 +69,7 @@ def _first_failed(rows: QuerySet[WorkflowTask]) -> WorkflowTask | None:
     return node
 
 
-def node_error(node: WorkflowTask) -> NodeError:
+def node_error(node: WorkflowTask) -> dict[str, Any]:
     """Return the error of a failed node from its result."""
     stored = node.result.get("err") if isinstance(node.result, dict) else None
     error: Mapping[str, Any] = stored if isinstance(stored, dict) else {}
@@ -90,26 +78,27 @@ def node_error(node: WorkflowTask) -> NodeError:
     return _in_prose({"error_code": node.error_code, **error}, "" if data is None else as_json(data, mask))
 
 
-def attempt_error(attempt: TaskAttempt) -> NodeError:
+def attempt_error(attempt: TaskAttempt) -> dict[str, Any]:
     """Return the error of an attempt of a node's task."""
     exception = {"type": attempt.exception_class, "traceback": attempt.traceback}
     return _in_prose({"error_code": attempt.error_code, "message": attempt.error_message, "exception": exception})
 
 
-def workflow_error(workflow: Workflow) -> NodeError | None:
+def workflow_error(workflow: Workflow) -> dict[str, Any] | None:
     """Return the error of a workflow that no failed node explains; what replaces it if it can't be read."""
     error = workflow.error
     return _in_prose(error if isinstance(error, dict) else {"message": error}) if error else None
 
 
-def _in_prose(error: Mapping[str, Any], data: SafeString | str = "") -> NodeError:
+def _in_prose(error: Mapping[str, Any], data: SafeString | str = "") -> dict[str, Any]:
+    """Return the code, the class of the exception, the message, the data and the traceback of an error."""
     exception = error.get("exception") or {}
     traceback = str(exception.get("traceback") or "")
     message = str(error.get("message") or exception.get("message") or "")
-    return NodeError(
-        code=cut(str(error.get("error_code") or "")),
-        exception_class=cut(str(exception.get("type") or "").removeprefix("builtins.")),
-        message=message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
-        data=data,
-        traceback=text_block(traceback, end=True) if traceback else "",
-    )
+    return {
+        "code": cut(str(error.get("error_code") or "")),
+        "exception_class": cut(str(exception.get("type") or "").removeprefix("builtins.")),
+        "message": message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
+        "data": data,
+        "traceback": text_block(traceback, end=True) if traceback else "",
+    }

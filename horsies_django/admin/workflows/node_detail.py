@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from ...ops.diagnosis.waiting import and_more, reasons_of, reasons_of_node
 from ...ops.payload_view.contents import PARTS, decode_text_columns, with_text_columns
 from ..formatting import as_json, format_time
 from ..status_text import status_badge
-from .failing_node import NodeError, attempt_error, node_error
+from .failing_node import attempt_error, node_error
 from .masking import mask_of_node
 from .nodes import NodeLine, node_rows
 
@@ -28,17 +27,6 @@ _JSON: Final = tuple(field.name for field in WorkflowTask._meta.concrete_fields 
 
 #: Columns that the description covers, so they are not listed again.
 _SHOWN_ELSEWHERE: Final = frozenset({"workflow", "node_id", "kwargs", "result"})
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDetail:
-    """A node's description, its error, its large values, and its non-empty columns by label."""
-
-    words: list[tuple[str, Any]]
-    error: NodeError | None
-    error_heading: str
-    values: list[tuple[str, Any]]
-    row: list[tuple[str, Any]]
 
 
 def find_node(workflow: Workflow, place: int | None) -> WorkflowTask | None:
@@ -54,8 +42,8 @@ def find_node(workflow: Workflow, place: int | None) -> WorkflowTask | None:
     return node
 
 
-def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) -> NodeDetail:
-    """Return the details of a node, given its line in the table.
+def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) -> dict[str, Any]:
+    """Return a node's description, its error, its large values, and its non-empty columns, given its line in the table.
 
     ``is_on_top``: the top of the page already shows its error. Takes one statement if its task waits for a retry, and
     those of :func:`~horsies_django.ops.diagnosis.reasons_of` if its task has not ended.
@@ -63,23 +51,23 @@ def node_detail(node: WorkflowTask, line: NodeLine, *, is_on_top: bool = False) 
     has_error = node.error_code is not None
     attempt = _failed_attempt(node) if line.error_code and not has_error else None
     error = node_error(node) if has_error and not is_on_top else None
-    return NodeDetail(
-        words=[(name, value) for name, value in _words(node, line) if value],
-        error=error if attempt is None else attempt_error(attempt),
-        error_heading=_("Error") if attempt is None else _("Error of attempt %d") % attempt.attempt,
-        values=[
+    return {
+        "words": [(name, value) for name, value in _words(node, line) if value],
+        "error": error if attempt is None else attempt_error(attempt),
+        "error_heading": _("Error") if attempt is None else _("Error of attempt %d") % attempt.attempt,
+        "values": [
             (name, _shown(node, column, getattr(node, column)))
             for name, column in ((_("Arguments"), "kwargs"), (_("Result"), "result"))
             if getattr(node, column) and not (column == "result" and has_error)
         ],
-        row=[
+        "row": [
             (field.name, _shown(node, field.name, value))
             for field in node._meta.concrete_fields
             if field.name not in _SHOWN_ELSEWHERE
             and (value := getattr(node, field.attname)) not in (None, "", [], {})
             and value is not False
         ],
-    )
+    }
 
 
 def _words(node: WorkflowTask, line: NodeLine) -> Iterator[tuple[str, Any]]:

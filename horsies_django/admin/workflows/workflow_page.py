@@ -20,9 +20,9 @@ from ..formatting import as_json, format_time
 from ..graph.boxes import GraphBox, GraphNode, critical_path, edges_between, fold_nodes
 from ..graph.drawing import MARKS, STATES, draw, state_bar, status_label, time_of
 from ..graph.layout import compute_layout
-from .failing_node import NodeError, can_retry_nodes, failing_nodes, node_error, workflow_error
+from .failing_node import can_retry_nodes, failing_nodes, node_error, workflow_error
 from .masking import mask_of_workflow
-from .node_detail import NodeDetail, find_node, node_detail
+from .node_detail import find_node, node_detail
 from .nodes import NodeFilter, NodeLine, WorkflowNodes, node_lines, page_rows, parse_index, read_workflow_nodes
 
 #: The number of boxes of a graph. Fewer say no more than the table, more would not be readable.
@@ -113,7 +113,7 @@ class WorkflowPage:
         return self._failing[-1] if self._failing else None
 
     @property
-    def error(self) -> NodeError | None:
+    def error(self) -> dict[str, Any] | None:
         """The error of the failing node; else that of the workflow."""
         return node_error(self.failing) if self.failing else workflow_error(self.workflow)
 
@@ -212,7 +212,7 @@ class WorkflowPage:
         return next((node.label for node in self._nodes.nodes if node.position == self.filter.box), "")
 
     @cached_property
-    def node_detail(self) -> NodeDetail | None:
+    def node_detail(self) -> dict[str, Any] | None:
         """The node that is shown in detail, if any."""
         if self.node is None:
             return None
