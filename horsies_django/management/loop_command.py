@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
@@ -20,20 +20,7 @@ from horsies_django.worker.stop_signals import starting, stop_signals
 from horsies_django.worker.supervisor import LEAVE_TIMEOUT
 
 
-class Loop(Protocol):
-    """A service that runs until stopped."""
-
-    def run(self) -> None:
-        """Run until stopped."""
-
-    def stop(self) -> None:
-        """Ask :meth:`run` to return soon. Safe to call from a signal handler."""
-
-
-L = TypeVar("L", bound=Loop)
-
-
-class LoopCommand(QueueCommand, Generic[L]):
+class LoopCommand(QueueCommand):
     """A command with ``--once``, ``--interval`` and ``--backend`` that uses its own database connection."""
 
     role: ClassVar[str]  # of horsies_<role>
@@ -80,9 +67,9 @@ class LoopCommand(QueueCommand, Generic[L]):
                 raise CommandError(str(error)) from error
 
     @abstractmethod
-    def loop(self, options: Options, backend: str, interval: float | None) -> L:
-        """Return the service to run."""
+    def loop(self, options: Options, backend: str, interval: float | None) -> Any:
+        """Return the service: ``run()`` runs until stopped, and a signal handler calls ``stop()``."""
 
     @abstractmethod
-    def once(self, loop: L) -> None:
+    def once(self, loop: Any) -> None:
         """Run one pass and print its report. Raises CommandError if a part failed."""

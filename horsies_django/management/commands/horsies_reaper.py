@@ -10,7 +10,7 @@ from horsies_django.management.loop_command import LoopCommand
 from horsies_django.reaper.loop import Reaper
 
 
-class Command(LoopCommand[Reaper]):
+class Command(LoopCommand):
     """Runs the duties of the reaper once, or until stopped."""
 
     role = "reaper"

@@ -10,7 +10,7 @@ from horsies_django.management.loop_command import LoopCommand
 from horsies_django.schedules.scheduler import Scheduler
 
 
-class Command(LoopCommand[Scheduler]):
+class Command(LoopCommand):
     """Sends the tasks and workflows of due schedules, once or until stopped."""
 
     role = "scheduler"
