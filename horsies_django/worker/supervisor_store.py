@@ -57,6 +57,7 @@ class SupervisorStore:
         self._on_recovered = on_recovered
         self._jobs: Mailbox[Callable[[], object] | None] = Mailbox()  # None ends the thread
         self._dead: list[DeadRunner] = []
+        self._heartbeats: dict[str, int] = {}  # to send; a server that does not answer delays them
         self._stalls: dict[str, float | None] = {}  # not recorded yet
         self._posted = 0
         self._recovered = 0
@@ -78,7 +79,7 @@ class SupervisorStore:
 
     def heartbeat(self, worker_id: str, pid: int) -> None:
         """Send a heartbeat for a runner and for all that it holds."""
-        self._jobs.put(partial(self._send_heartbeat, worker_id, pid))
+        self._jobs.put(partial(self._heartbeats.__setitem__, worker_id, pid))
 
     def record_stall(self, worker_id: str, stalled_at: float | None) -> None:
         """Record since when a runner stands still, in monotonic seconds; None: it goes on. A failure is retried."""
@@ -97,6 +98,8 @@ class SupervisorStore:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead or self._stalls else _IDLE)
                 for job in filter(None, jobs):
                     job()
+                while self._heartbeats:
+                    self._send_heartbeat(*self._heartbeats.popitem())
                 self._record_stalls()
                 self._recover_all()
         dispatcher.close(timeout=_IDLE)
