@@ -20,9 +20,8 @@ from ..formatting import as_json, format_time
 from ..graph.boxes import GraphBox, GraphNode, critical_path, edges_between, fold_nodes
 from ..graph.drawing import MARKS, STATES, draw, state_bar, status_label, time_of
 from ..graph.layout import compute_layout
-from .failing_node import can_retry_nodes, failing_nodes, node_error, workflow_error
 from .masking import mask_of_workflow
-from .node_detail import find_node, node_detail
+from .node_detail import can_retry_nodes, failing_nodes, find_node, node_detail, node_error, workflow_error
 from .nodes import NodeFilter, NodeLine, WorkflowNodes, node_lines, page_rows, parse_index, read_workflow_nodes
 
 #: The number of boxes of a graph. Fewer say no more than the table, more would not be readable.
