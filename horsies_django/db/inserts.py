@@ -56,7 +56,7 @@ def insert_values(
         if value is not None:
             names.append(name)
             parts.append(value if type(value) is Statement else _part(field, value, compiler))
-    listed = Statement.join(", ", parts).sql
+    listed = ", ".join([part.sql for part in parts])
     rows = f"VALUES ({listed})" if source is None else f"SELECT {listed} FROM {source.sql}"  # noqa: S608  # SQL of this package
     sql = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
     if on_conflict:
@@ -64,7 +64,7 @@ def insert_values(
     if returning:
         sql += f" RETURNING {Statement.join(', ', returning).sql}"
     parts = [*parts, *([source] if source else ()), *returning]
-    return Statement(sql, Statement.join("", parts).params, list if returning else None)
+    return Statement(sql, [param for part in parts for param in part.params], list if returning else None)
 
 
 def _compiler(model: type[models.Model], connection: BaseDatabaseWrapper) -> SQLInsertCompiler:
