@@ -44,7 +44,8 @@ def latency_cell(shown: SafeString | str, warning: LatencyWarning | None) -> Saf
     """Return the latency, marked if it exceeds the queue's threshold."""
     if warning is None:
         return shown
-    words = f"{_('over %s') % format_brief(warning.threshold)} {_describe_since(warning)}".rstrip()
+    words = _("over %s") % format_brief(warning.threshold)
+    words = f"{words} {_describe_since(warning)}".rstrip()
     return format_html('<span class="horsies-late">{} ({})</span>', shown, words)
 
 
