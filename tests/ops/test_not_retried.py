@@ -11,6 +11,7 @@ from django.utils import timezone
 from horsies_django import RetryPolicy
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.ops.diagnosis import why_not_retried
+from horsies_django.ops.diagnosis.retries import describe_retry_policy
 from horsies_django.reaper.crashed import recover_all
 from tests.jobs import tasks
 from tests.ops import failing_jobs as jobs
@@ -123,6 +124,12 @@ def test_what_the_row_does_not_tell_for_certain_is_not_claimed(columns, exceptio
     found = why_not_retried(row, TaskAttempt(outcome="FAILED", attempt=1, exception_class=exception_class))
 
     assert found == (f"Not retried: {reason}." if reason else "")
+
+
+def test_a_policy_of_a_row_with_billions_of_retries_is_described_at_once():
+    task = Task(retry_policy=policy("*").as_json(), max_retries=2**31 - 1)
+
+    assert describe_retry_policy(task).startswith("Up to 2147483648 attempts.")
 
 
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING", "COMPLETED", "CANCELLED", "EXPIRED"])

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from ...core.numbers import format_duration
 from ...core.results import OperationalCode, OutcomeCode
-from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy, ShortForm, is_retryable
+from ...core.retry import ANY_CODE, MAX_RETRIES, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy, ShortForm, is_retryable
 from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
 
@@ -126,7 +126,7 @@ def describe_retry_policy(task: Task) -> str:
     if not task.max_retries:
         return _("No retries: one attempt.")
     attempts = _("Up to %d attempts.") % (task.max_retries + 1)
-    delays = _describe_delays(policy, range(1, task.max_retries + 1))
+    delays = _describe_delays(policy, range(1, min(task.max_retries, MAX_RETRIES) + 1))
     return f"{attempts} {_describe_errors(policy)} {delays}"
 
 
