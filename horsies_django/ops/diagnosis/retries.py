@@ -123,10 +123,11 @@ def describe_retry_policy(task: Task) -> str:
         policy = None
     if policy is None:
         return _("No retries: the stored policy is invalid.")
-    if not task.max_retries:
+    retries = min(int(task.max_retries), MAX_RETRIES)
+    if not retries:
         return _("No retries: one attempt.")
     attempts = _("Up to %d attempts.") % (task.max_retries + 1)
-    delays = _describe_delays(policy, range(1, min(task.max_retries, MAX_RETRIES) + 1))
+    delays = _describe_delays(policy, range(1, retries + 1))
     return f"{attempts} {_describe_errors(policy)} {delays}"
 
 
