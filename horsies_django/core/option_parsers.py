@@ -219,6 +219,12 @@ RATE_LIMIT: Final = OptionParser(
     f"{RATE_ALLOWED}, or None (no limit)", lambda value: None if value is None else Rate.parse(value)
 )
 
+_AGE: Final = seconds(0, 31_536_000, none="kept")
+CONN_MAX_AGE: Final = OptionParser(
+    f"{_AGE.allowed}, or {INHERIT!r} (as DATABASES says)",
+    lambda value: value if value == INHERIT else _AGE.parse(value),
+)
+
 #: The endpoints of horsies_django.urls.
 ENDPOINTS: Final = ("metrics", "health/live", "health/ready")
 

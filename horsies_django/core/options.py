@@ -13,6 +13,7 @@ from django.conf import settings
 from .limits import Rate
 from .option_parsers import (
     BOOLEAN,
+    CONN_MAX_AGE,
     DURATION_ALLOWED,
     INHERIT,
     LATENCY,
@@ -212,6 +213,10 @@ class WorkerOptions:
     heartbeat_file: str = _option("", text("the path of a file", r"[^\x00]{0,4096}"))
     # Keeps which bodies have begun, for the case that all processes of the worker die at once.
     state_dir: str = _option("", text("the path of a directory", r"[^\x00]{0,4096}"))
+    # Seconds for which bodies' connections are kept. To connect takes longer than most bodies.
+    conn_max_age: float | Literal["inherit"] | None = _option(60.0, CONN_MAX_AGE)
+    # Undo after each body what it has set in its sessions, for one round trip.
+    reset_sessions: bool = _option(False, BOOLEAN)
 
 
 @dataclass(frozen=True, slots=True)

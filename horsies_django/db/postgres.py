@@ -107,6 +107,30 @@ def set_up_session(connection: BaseDatabaseWrapper, *, is_busy: bool, waits: boo
         connection.connection.prepare_threshold = 0
 
 
+#: What DISCARD ALL undoes, apart from prepared statements.
+_RESET: Final = (
+    "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); "
+    "DISCARD TEMP; DISCARD SEQUENCES"
+)
+
+
+def reset_session(connection: BaseDatabaseWrapper) -> bool:
+    """Make the session of an open connection again what Django has made it, in one round trip.
+
+    Return False for another database, and for a connection that is always in a transaction.
+    """
+    if connection.vendor != "postgresql" or not connection.autocommit:
+        return False
+    from psycopg import sql
+
+    statements = [_RESET, sql.SQL("SET TIME ZONE {}").format(connection.timezone_name).as_string()]
+    if role := connection.settings_dict["OPTIONS"].get("assume_role"):
+        statements.append(sql.SQL("SET ROLE {}").format(role).as_string())
+    with connection.wrap_database_errors:
+        connection.connection.execute("; ".join(statements), prepare=False)
+    return True
+
+
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Whether the server has an open transaction on this connection, by the driver's knowledge from the last answer."""
     from psycopg.pq import TransactionStatus

@@ -110,17 +110,10 @@ def check_database_settings(alias: str, threads: int) -> Iterable[CheckMessage]:
             yield from _check_sqlite(alias, config)
         return
     yield from _check_pool(alias, config, threads)
-    if config.get("CONN_MAX_AGE") == 0 and not config.get("OPTIONS", {}).get("pool"):
-        yield checks.Warning(
-            f"DATABASES['{alias}'] has CONN_MAX_AGE = 0: the body of each task that asks the database connects anew.",
-            hint="Set CONN_MAX_AGE = None and CONN_HEALTH_CHECKS = True, or use a pool.",
-            obj=alias,
-            id="horsies.W009",
-        )
     if config.get("CONN_MAX_AGE") != 0 and not config.get("CONN_HEALTH_CHECKS"):
         yield checks.Warning(
             f"DATABASES['{alias}'] keeps its connections and never checks them: after the server was restarted, the "
-            "first task of each thread fails.",
+            "first request of each thread fails.",
             hint="Set CONN_HEALTH_CHECKS = True.",
             obj=alias,
             id="horsies.W004",

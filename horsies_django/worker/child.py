@@ -69,7 +69,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
         sys.stderr.flush()
         started_registry.record_exit(ExitReason.WRONG_DATABASE)
         os._exit(1)
-    # A task must not be the first to notice that a connection died while its thread was idle.
+    # Receivers of signals, and a pool, must not be the first to notice that a connection died while it was idle.
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
     inbox = Inbox()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from django.db import connections
 
@@ -60,6 +60,8 @@ class WorkerConfig:
     name: str
     heartbeat_file: str
     state_dir: str
+    conn_max_age: float | Literal["inherit"] | None
+    reset_sessions: bool
     until: Until = Until.STOPPED
     is_quiet: bool = False  # claims nothing until it is resumed
 

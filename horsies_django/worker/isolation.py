@@ -6,20 +6,17 @@ This sends nothing to the server: Django and the driver know the state of a conn
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from operator import is_
 from typing import Any, Final, ParamSpec, TypeVar
 
 from django.core.cache import caches
-from django.db import Error, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..core.compat import task_backends
-from ..core.current_task import current_run
 from ..db import postgres
 from .execution import Execution
 
@@ -61,33 +58,6 @@ def _made(handler: Any) -> dict[str, Any]:
 logger = logging.getLogger("horsies_django.worker")
 
 
-def drop_connections() -> None:
-    """Close this thread's connections and drop what Django keeps of them.
-
-    An interrupt may arrive while a transaction begins or ends. Django's state of the connection is then wrong for good:
-    even after a close it would assume that the transaction is open.
-    """
-    for connection in connections.all(initialized_only=True):
-        _drop_connection(connection)
-
-
-def clean_up_connections(execution: Execution | None, *, close: bool = False) -> None:
-    """Drop each connection of this thread that an execution has left in a transaction, and log that.
-
-    Others are closed if they are old or broken, or if ``close`` is set. With DEBUG, Django logs the queries of each
-    connection: the log begins anew, as it does for each request.
-    """
-    for connection in connections.all(initialized_only=True):
-        connection.queries_log.clear()
-        if _is_in_transaction(connection):
-            _drop_connection(connection)
-            _log(execution, connection.alias)
-        elif close:
-            connection.close()
-        else:
-            connection.close_if_unusable_or_obsolete()
-
-
 @contextmanager
 def rolling_back_open_transactions(execution: Execution) -> Iterator[None]:
     """Roll back what an execution on its caller's own connections leaves open, and nothing that was open before.
@@ -96,55 +66,25 @@ def rolling_back_open_transactions(execution: Execution) -> Iterator[None]:
     """
     connection: BaseDatabaseWrapper
     depths = {connection: len(connection.atomic_blocks) for connection in connections.all(initialized_only=True)}
-    open_before = {connection for connection in depths if _is_in_transaction(connection)}
+    open_before = {connection for connection in depths if is_in_transaction(connection)}
     yield
     for connection in connections.all(initialized_only=True):
         left = connection.atomic_blocks[depths.get(connection, 0) :]
         for block in reversed(left):
             block.__exit__(_AbandonedBlock, _AbandonedBlock(), None)
-        is_left_open = connection not in open_before and _is_in_transaction(connection)
+        is_left_open = connection not in open_before and is_in_transaction(connection)
         if is_left_open:
             connection.rollback()
             connection.set_autocommit(True)
         if left or is_left_open:
-            _log(execution, connection.alias)
-
-
-class SharedThreads(ThreadPoolExecutor):
-    """The threads in which coroutines run sync code that needs no thread of its own.
-
-    Each call cleans up its connections.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(thread_name_prefix="horsies-shared")
-        self._used: dict[tuple[int, str], BaseDatabaseWrapper] = {}
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """See ThreadPoolExecutor. Remembers the calling execution for the log."""
-        return super().submit(self._call, current_run.get(), fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See ThreadPoolExecutor. Also closes the connections of its threads."""
-        super().shutdown(wait, cancel_futures=cancel_futures)
-        for connection in self._used.values() if wait else ():
-            connection.inc_thread_sharing()
-            connection.close()
-
-    def _call(self, execution: Execution | None, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        try:
-            return isolated(fn, *args, **kwargs)  # loop.run_in_executor() gives it no context of its own
-        finally:
-            clean_up_connections(execution)
-            for connection in connections.all(initialized_only=True):
-                self._used[threading.get_ident(), connection.alias] = connection
+            log_open_transaction(execution, connection.alias)
 
 
 class _AbandonedBlock(Exception):
     """Ends an atomic block that an execution has left open."""
 
 
-def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Whether a connection is in a transaction or will begin one with the next statement."""
     if connection.in_atomic_block:
         return True
@@ -160,13 +100,8 @@ def has_open_transaction(connection: BaseDatabaseWrapper) -> bool:
     return connection.vendor == "postgresql" and postgres.is_in_transaction(connection)
 
 
-def _drop_connection(connection: BaseDatabaseWrapper) -> None:
-    del connections[connection.alias]
-    with suppress(Error):
-        connection.close()
-
-
-def _log(execution: Execution | None, alias: str) -> None:
+def log_open_transaction(execution: Execution | None, alias: str) -> None:
+    """Log that an execution has left a transaction open."""
     logger.error(
         "task left a transaction open id=%s name=%s database=%s: rolled back",
         execution.task_id if execution else "unknown",

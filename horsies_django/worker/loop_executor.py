@@ -8,16 +8,15 @@ import threading
 import time
 from collections.abc import Collection
 from contextvars import copy_context
-from functools import partial
 from typing import Any, Protocol
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
 from ..core.current_task import current_run
 from . import result_mapping, run_task
+from .body_connections import BodyConnections, CoroutineThread, CoroutineThreads, SharedThreads
 from .execution import Execution, ExecutionResult, NotStarted
 from .executor import CLOSE_TIMEOUT, LOOP_BLOCKED_AFTER, Executor
-from .isolation import SharedThreads, clean_up_connections
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -36,8 +35,8 @@ class LoopExecutor(Executor):
     """Runs at most ``slots`` coroutines at once, on one event loop in a thread of its own.
 
     Each coroutine has its own thread for the sync code that it calls (mostly the ORM), as a request has under ASGI, so
-    that a slow query holds up no other coroutine. The thread ends with the body: an asyncio task or a callback that the
-    body leaves behind uses the shared threads from then on.
+    that a slow query holds up no other coroutine. An asyncio task or a callback that the body leaves behind uses the
+    shared threads from then on.
 
     A coroutine that blocks the loop keeps later ones from starting. Those can be withdrawn, because each leaves the
     waiting list only when it starts. A ping then shows when the loop responds again.
@@ -46,7 +45,7 @@ class LoopExecutor(Executor):
     blocks the loop holds up no result of another.
     """
 
-    def __init__(self, slots: int, results: ResultSink) -> None:
+    def __init__(self, slots: int, results: ResultSink, body_connections: BodyConnections) -> None:
         super().__init__()
         self._slots = slots
         self._results = results
@@ -56,7 +55,8 @@ class LoopExecutor(Executor):
         self._pinged_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
-        self._shared_threads = SharedThreads()
+        self._shared_threads = SharedThreads(resets_sessions=body_connections.resets_sessions)
+        self._own_threads = CoroutineThreads(body_connections, self._shared_threads)
         self._thread = threading.Thread(target=self._main, name="horsies-loop", daemon=True)
         self._is_up = threading.Event()
         self._is_closing = False
@@ -111,6 +111,7 @@ class LoopExecutor(Executor):
                     self._loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):  # raised by an asyncio task that a coroutine has created
                     logger.exception("asyncio task of a coroutine raised: the event loop continues")
+            self._own_threads.close()
             if left := asyncio.all_tasks(self._loop) - self._tasks:
                 logger.warning("asyncio tasks that bodies left behind are cancelled count=%d", len(left))
 
@@ -157,15 +158,9 @@ class LoopExecutor(Executor):
         try:
             # Never left: that would take longer than a short coroutine, and give what it left behind a new thread.
             context = await ThreadSensitiveContext().__aenter__()  # type: ignore[no-untyped-call]  # asgiref's
+            thread = SyncToAsync.context_to_thread_executor[context] = CoroutineThread(self._own_threads)
             result = await run_task.arun_task(execution, task)
-            threads, shared = SyncToAsync.context_to_thread_executor, self._shared_threads
-            if (own := threads.setdefault(context, shared)) is not shared:
-                threads[context] = shared
-                clean_up = partial(clean_up_connections, execution, close=True)
-                try:
-                    await asyncio.get_running_loop().run_in_executor(own, clean_up)
-                finally:
-                    own.shutdown(wait=False)
+            await thread.end(execution)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             return result_mapping.fallback(execution, error)
         return result

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..db.connection import is_visible_only_here, own_connection
 from ..enqueue.django_result import own_logging
+from .body_connections import BodyConnections
 from .config import WorkerConfig
 from .console_logging import log_and_print
 from .executor import InlineExecutor
@@ -69,19 +70,20 @@ def run(
 
 
 def _pools(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
+    body_connections = BodyConnections(config.conn_max_age, resets_sessions=config.reset_sessions)
     return [
         SlotPool(
             False,
             config.threads,
             config.prefetch,
-            ThreadExecutor(config.threads, inbox.put),
+            ThreadExecutor(config.threads, inbox.put, body_connections),
             _tuner(config, config.threads),
         ),
         SlotPool(
             True,
             config.async_slots,
             config.prefetch,
-            LoopExecutor(config.async_slots, inbox),
+            LoopExecutor(config.async_slots, inbox, body_connections),
             _tuner(config, config.async_slots, COROUTINES_FACTOR),
         ),
     ]

@@ -6,16 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Collection
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
-from django.db import close_old_connections, connections
-from django.db.backends.signals import connection_created
+from django.db import connections
 
 from ..core.current_task import current_run
 from . import result_mapping, run_task
+from .body_connections import BodyConnections
 from .execution import Execution, ExecutionResult, NotStarted
 from .executor import CLOSE_TIMEOUT, Executor, OnResult
-from .isolation import clean_up_connections, drop_connections, isolated
+from .isolation import isolated
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -28,27 +28,22 @@ class ThreadExecutor(Executor):
     without a switch of threads in between.
     """
 
-    def __init__(self, slots: int, on_result: OnResult) -> None:
+    def __init__(self, slots: int, on_result: OnResult, body_connections: BodyConnections) -> None:
         super().__init__()
         self._slots = slots
         self._on_result = on_result
+        self._connections = body_connections
         self._wakeups: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._is_waking = False
         self._lock = threading.Lock()
-        self._uses_database = threading.local()
-        connection_created.connect(self._on_connect)
-
-    def _on_connect(self, **_: object) -> None:
-        self._uses_database.value = True
 
     def submit(self, executions: Collection[Execution]) -> None:
         self._waiting.extend(executions)
         self._wake_thread()
 
     def close(self) -> None:
-        connection_created.disconnect(self._on_connect)
         for _ in self._threads:
             self._wakeups.put(False)
         limit = time.monotonic() + CLOSE_TIMEOUT
@@ -79,6 +74,7 @@ class ThreadExecutor(Executor):
             self._wakeups.put(True)
 
     def _work(self) -> None:
+        self._connections.adopt_thread()
         is_running = True
         while is_running:
             self._is_waking = False  # first, so that whatever is submitted from here on wakes a thread
@@ -93,21 +89,25 @@ class ThreadExecutor(Executor):
             current_run.set(None)
             with self._lock:
                 self._idle += 1
-            is_running = self._wakeups.get()
+            is_running = self._next_wakeup()
             with self._lock:
                 self._idle -= 1
-            close_old_connections()  # while the thread was idle, they may have become too old
         connections.close_all()
+
+    def _next_wakeup(self) -> bool:
+        """Wait until an execution waits or the executor closes; close connections that become too old meanwhile."""
+        while seconds_left := self._connections.seconds_left():
+            try:
+                return self._wakeups.get(timeout=seconds_left)
+            except Empty:
+                self._connections.close_old()
+        return self._wakeups.get()
 
     def _run(self, execution: Execution) -> ExecutionResult | NotStarted:
         current_run.set(execution)  # the thread has no other context, and the next execution replaces it
         try:
             result = isolated(run_task.run_task, execution)
-            # An interrupt may have come in the middle of a database's answer.
-            if execution.stop_reason:
-                drop_connections()
-            elif getattr(self._uses_database, "value", False):  # to look for connections takes longer than a short task
-                clean_up_connections(execution)
+            self._connections.clean_up(execution)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             return result_mapping.fallback(execution, error)
         return result

@@ -9,6 +9,7 @@ from horsies_django.core.backends import horsies_backend
 from horsies_django.enqueue.django_result import own_logging
 from horsies_django.models import Task
 from horsies_django.models.claims import WorkerInfo
+from horsies_django.worker.body_connections import BodyConnections
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.loop_executor import LoopExecutor
 from tests.jobs import tasks
@@ -42,7 +43,7 @@ def run(slots, count):
     with transaction.atomic():
         claims = Task.objects.all().claim(RUNNER.worker_id, start=count, is_async=True)
     results = Results(count)
-    executor = LoopExecutor(slots, results)
+    executor = LoopExecutor(slots, results, BodyConnections(None))
     with own_logging():  # Django's own receivers of signals would need a thread for each coroutine
         executor.submit([Execution(claim, horsies_backend("default").config, RUNNER) for claim in claims])
         assert results.is_complete.wait(30)
