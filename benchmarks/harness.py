@@ -57,7 +57,7 @@ class Harness:
 
     def __init__(self, peer: Peer, program: Path, stores: Stores, config: HarnessConfig, stack: ExitStack) -> None:
         self.peer = peer
-        self.postgres = stores.postgres if peer.store == POSTGRES else None
+        self.postgres = stores.postgres if peer.store == POSTGRES or (peer.store == REDIS and peer.site) else None
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
         self.database = _PREFIX + re.sub(r"\W", "_", peer.name)
         self.log = self.folder / "log"
@@ -164,11 +164,11 @@ class Harness:
 
     @contextmanager
     def workers(
-        self, processes: int, slots: int | None = None, commands: str = "worker_commands"
+        self, processes: int, slots: int | None = None, commands: str = "worker_commands", **env: str
     ) -> Iterator[tuple[WorkerGroup, int]]:
-        """Run the peer's workers during the block; yield them and their total number of slots."""
+        """Run the peer's workers during the block, with these variables; yield them and their total number of slots."""
         lines, total_slots = self.call(commands, processes=self.peer.processes or processes, slots=slots)
-        with run_workers(lines, self._env, self.folder, self.log) as group:
+        with run_workers(lines, self._env | env, self.folder, self.log) as group:
             yield group, total_slots
 
     def wait_until_started(self, group: WorkerGroup, first: int, count: int, within: float = math.inf) -> None:

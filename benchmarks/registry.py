@@ -27,7 +27,8 @@ class Peer:
     ``task_share`` of the tasks. ``in_depth`` peers take part in ``depth`` and ``pinned`` and are never dropped for
     being slow; their modules have ``preload()`` and ``clear_tasks()``. ``keeps`` says what the peer stores of each
     task. A peer on Node has its module in ``node/``, and requirements of which the first that runs is installed. A peer
-    ``of_commit`` is this package as of the commit of ``--before``.
+    ``of_commit`` is this package as of the commit of ``--before``. ``default_slots`` are those of a process at the
+    peer's defaults, if they differ from what its module recommends. ``only`` names the one measure of a variant.
     """
 
     name: str
@@ -45,6 +46,9 @@ class Peer:
     in_depth: bool = False
     workflows: bool = False
     of_commit: bool = False
+    has_coroutines: bool = False
+    default_slots: int | None = None
+    only: str = ""
     skips: frozenset[str] = frozenset()
 
 
@@ -71,9 +75,16 @@ def _graphile(name: str, **more: Any) -> Peer:
     return Peer(name, "graphile", requirements, "graphile-worker", POSTGRES, "nothing", runtime=NODE, **more)
 
 
-def _django(name: str, keeps: str, task_share: float) -> Peer:
+def _django(name: str, keeps: str, task_share: float, **more: Any) -> Peer:
     module = name.replace("-", "_")
-    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, task_share=task_share, skips=_LOADS)
+    more |= {"site": module, "task_share": task_share, "skips": _LOADS}
+    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, **more)
+
+
+def _only_orm(name: str, requirement: str, store: str, keeps: str, **more: Any) -> Peer:
+    module = f"{name}_django"
+    requirements = (requirement, *_DJANGO)
+    return Peer(f"{name}-django", module, requirements, name, store, keeps, site=module, only="orm", **more)
 
 
 def _huey(store: str, **more: Any) -> Peer:
@@ -90,8 +101,8 @@ def _horsies(name: str, **more: Any) -> Peer:
 
 _ALL: Final = [
     _ours("horsies-django", quick=True, in_depth=True, workflows=True),
-    _ours("horsies-django-8", variant="default", skips=_SENDS | {"sleep"}, in_depth=True),
-    _ours("horsies-django-before", variant="default", of_commit=True),
+    _ours("horsies-django-8", variant="default", skips=_SENDS | {"sleep"}, in_depth=True, has_coroutines=True),
+    _ours("horsies-django-before", variant="default", of_commit=True, has_coroutines=True),
     _ours("horsies-django-sqlite", SQLITE, processes=1),
     _pgqueuer("pgqueuer", in_depth=True),
     _pgqueuer("pgqueuer-100", variant="batch100", skips=_SENDS | {"latency", "sleep", "idle"}),
@@ -109,7 +120,7 @@ _ALL: Final = [
     ),
     Peer("oban", "oban", ("oban",), "oban", POSTGRES, "row, times, no result", task_share=0.25),
     _django("django-tasks-db", "result, times", 0.04),
-    _django("django-ox", "result, times", 0.05),
+    _django("django-ox", "result, times", 0.05, default_slots=1),
     _django("dj-queue", "result, times", 0.03),
     _django("django-q2", "result, times", 0.02),
     _horsies("horsies", skips=_LOADS),
@@ -118,6 +129,15 @@ _ALL: Final = [
     _huey(POSTGRES, task_share=0.15),
     _huey(SQLITE, processes=1),
     Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", task_share=0.15, workflows=True),
+    _only_orm("celery", "celery[redis]", REDIS, "result"),
+    _only_orm(
+        "procrastinate",
+        "procrastinate[django]",
+        POSTGRES,
+        "row, events, no result",
+        has_coroutines=True,
+        default_slots=1,
+    ),
     Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", task_share=0.25),
     Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01, skips=_LOADS),
 ]

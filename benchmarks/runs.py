@@ -61,7 +61,7 @@ def turns(options: Options) -> Iterator[tuple[str, Peer]]:
 def _takes_part(peer: Peer, measure: str, options: Options) -> bool:
     if peer.of_commit and options.before is None:
         return False
-    return MEASURES[measure].takes_part(peer) and measure not in peer.skips
+    return MEASURES[measure].takes_part(peer) and measure not in peer.skips and peer.only in ("", measure)
 
 
 def _rotated(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:

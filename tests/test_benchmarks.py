@@ -29,6 +29,7 @@ from benchmarks.measures.catalog import MEASURES
 from benchmarks.measures.drains import drain, floor
 from benchmarks.measures.loads import Load
 from benchmarks.measures.neighbours import neighbour
+from benchmarks.measures.orms import orm
 from benchmarks.measures.workflows import run_workflow
 from benchmarks.processes import last_error_line, run_workers
 from benchmarks.registry import CHECKOUT, PEERS
@@ -173,6 +174,12 @@ def test_this_package_as_of_an_earlier_commit_takes_part_only_if_one_is_named():
     named = {peer.name for _, peer in turns(parse(["--measure", "drain", "--before", "HEAD"]))}
 
     assert named - without == {"horsies-django-before"}
+
+
+def test_a_peer_may_take_part_in_one_measure_alone():
+    options = parse(["--only", "celery,celery-django", "--measure", "drain,orm", "--rounds", "1"])
+
+    assert {(name, peer.name) for name, peer in turns(options)} == {("drain", "celery"), ("orm", "celery-django")}
 
 
 def test_the_expected_duration_of_a_run_comes_from_stored_results(tmp_path, results):
@@ -414,6 +421,20 @@ def test_transactions_of_another_application_are_timed_beside_our_drain(server, 
     assert figures["p50 ms"] <= figures["p99 ms"]
     assert figures["dead tuples/task"] >= 1
     assert figures["WAL bytes/task"] > 0
+
+
+@pytest.mark.slow
+def test_the_bodies_of_the_measure_orm_save_their_rows_at_both_settings(server, tmp_path):
+    options = parse([])
+    config = HarnessConfig(MEASURES["orm"].max_tasks(options), threads=4, logs=tmp_path)
+    stores = Stores(postgres=server, redis=None)
+    with open_harness(PEERS["horsies-django-8"], Path(sys.executable), stores, config) as harness:
+        figures = orm(harness, options)
+
+        assert harness.call("count_saves") == config.max_tasks
+    assert {tuple(name.split(", ")[:2]) for name in figures} == {
+        (kind, settings) for kind in ("functions", "coroutines") for settings in ("defaults", "recommended")
+    }
 
 
 @pytest.mark.slow

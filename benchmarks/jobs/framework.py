@@ -3,6 +3,7 @@
 from django.tasks import task
 
 from benchmarks import probe
+from benchmarks.jobs import rows
 
 
 @task
@@ -17,4 +18,9 @@ def sleep(number: int) -> int:
     return number
 
 
-BODIES = {"noop": noop, "sleep": sleep}
+@task
+def save(number: int) -> int:
+    return rows.save(number)
+
+
+BODIES = {"noop": noop, "sleep": sleep, "save": save}

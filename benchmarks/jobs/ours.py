@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from benchmarks import probe
+from benchmarks.jobs import rows
 from horsies_django import task
 
 
@@ -43,4 +44,21 @@ def gather(numbers: list[int], number: int) -> int:
     return len(numbers)
 
 
-BODIES: dict[str, Any] = {"noop": noop, "sleep": sleep, "anoop": anoop, "asleep": asleep}
+@task
+def save(number: int) -> int:
+    return rows.save(number)
+
+
+@task
+async def asave(number: int) -> int:
+    return await rows.asave(number)
+
+
+BODIES: dict[str, Any] = {
+    "noop": noop,
+    "sleep": sleep,
+    "anoop": anoop,
+    "asleep": asleep,
+    "save": save,
+    "asave": asave,
+}

@@ -10,7 +10,7 @@ from ..harness import Harness
 from ..options import Options
 from ..probe import SLEEP_SECONDS
 from ..registry import POSTGRES, SQLITE, Peer
-from . import coroutines, costs, depths, drains, enqueues, idles, latencies, loads, neighbours, sleeps, workflows
+from . import coroutines, costs, depths, drains, enqueues, idles, latencies, loads, neighbours, orms, sleeps, workflows
 
 
 def _not_on_sqlite(peer: Peer) -> bool:
@@ -31,6 +31,10 @@ def _has_neighbours(peer: Peer) -> bool:
 
 def _has_coroutines(peer: Peer) -> bool:
     return peer.name == "horsies-django"
+
+
+def _uses_orm(peer: Peer) -> bool:
+    return peer.name in ("horsies-django-8", "horsies-django-before", "django-ox") or peer.only == "orm"
 
 
 def _has_floor(peer: Peer) -> bool:
@@ -136,6 +140,14 @@ MEASURES: Final = {
         lambda options: sleeps.MAX_TASKS,
         "share of the ideal",
         rounds=2,
+    ),
+    "orm": Measure(
+        "bodies that read a row and save it, at default settings and at recommended ones",
+        orms.orm,
+        lambda options: 4 * orms.TASKS,
+        "functions, recommended, tasks/s",
+        _uses_orm,
+        max_seconds=300.0,
     ),
     "coroutines": Measure(
         f"a drain of coroutines beside that of threads, and waits beside {coroutines.IN_FLIGHT:,} in one process",

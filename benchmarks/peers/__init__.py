@@ -19,6 +19,10 @@ Peers that are measured in depth also have::
     preload(kind, count, number)      add ``count`` rows that are "pending", "finished", "scheduled",
                                       "retrying" or "unserved"
 
+Peers in a Django project also have::
+
+    count_saves()                     return how many bodies "save" and "asave" have saved a row
+
 Peers with workflows also have::
 
     start_workflow(shape, count)      start a "chain" of ``count`` no-ops, or a "fan" of ``count`` and a final one that

@@ -12,6 +12,9 @@ from django_ox.bulk import enqueue_many  # isort: skip
 CONCURRENCY = 4
 
 
+count_saves = site.count_saves
+
+
 def setup() -> None:
     site.migrate()
 

@@ -15,6 +15,9 @@ from benchmarks.jobs.ours import BODIES, gather, list_numbers  # isort: skip
 from horsies_django import Workflow  # isort: skip
 
 
+count_saves = site.count_saves
+
+
 def setup() -> None:
     site.migrate()
 

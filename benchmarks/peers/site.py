@@ -12,10 +12,21 @@ django.setup()
 
 
 def migrate() -> None:
-    """Create all tables."""
+    """Create all tables, and the rows of the measure ``orm``."""
     from django.core.management import call_command
+    from django.db import connection
+
+    from benchmarks.jobs.rows import ROWS, Row
 
     call_command("migrate", verbosity=0, interactive=False)
+    with connection.schema_editor() as editor:
+        editor.create_model(Row)
+    Row.objects.bulk_create(Row() for _ in range(ROWS))
+
+
+def count_saves() -> int:
+    """Return how many bodies have saved a row."""
+    return fetch_number("SELECT sum(value) FROM benchmarks_row")
 
 
 def manage(*arguments: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from benchmarks.peers.base import DATABASE, FOLDER
@@ -29,6 +30,7 @@ def _database() -> dict[str, Any]:
     from psycopg.conninfo import conninfo_to_dict
 
     parts = conninfo_to_dict(DATABASE)
+    connections: dict[str, dict[str, Any]] = {"default": {}, "kept": {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}}
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": parts["dbname"],
@@ -37,7 +39,7 @@ def _database() -> dict[str, Any]:
         "HOST": parts.get("host", ""),
         "PORT": str(parts.get("port", "")),
         "OPTIONS": {name: value for name, value in parts.items() if name.startswith("ssl")},
-        "CONN_MAX_AGE": None,
+        **connections.get(os.environ.get("BENCHMARK_CONNECTIONS", ""), {"CONN_MAX_AGE": None}),
     }
 
 

@@ -1,0 +1,3 @@
+"""Settings for Celery in a Django project."""
+
+from .base import *  # noqa: F403
