@@ -1,4 +1,5 @@
-"""Checks of imports beyond import-linter's: cycles, imports by a string, and Django's compiler outside of ``db``.
+"""Checks of imports beyond import-linter's: cycles, imports by a string, Django's compiler outside of ``db``, and what
+only some operating systems have outside of the modules for it.
 
 Run with ``python -m tests.imports``.
 """
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
+
+from tests.platforms import sitecustomize as systems
 
 PACKAGE = "horsies_django"
 
@@ -28,6 +31,21 @@ MAY_IMPORT_BY_STRING = {
 #: Django's private compiler, which only this package may import, under TYPE_CHECKING too.
 COMPILER = "django.db.models.sql"
 MAY_IMPORT_COMPILER = f"{PACKAGE}.db"
+
+#: The module that has a fallback for what only some operating systems have, and those that need POSIX, which it names.
+MAY_DEPEND_ON_THE_SYSTEM = {
+    f"{PACKAGE}.core.platform",
+    *(f"{PACKAGE}.worker.{name}" for name in "supervisor spawner forkserver child state_files fork_safety".split()),
+}
+OF_A_SYSTEM = {
+    *("sys.platform", "os.name"),
+    *(
+        f"{module.__name__}.{name}"
+        for names_by_module in (systems.NOT_ON_MACOS, systems.NOT_ON_WINDOWS)
+        for module, names in names_by_module.items()
+        for name in names.split()
+    ),
+}
 
 
 def cycles(graph: grimp.ImportGraph) -> list[list[str]]:
@@ -59,6 +77,10 @@ def cycles(graph: grimp.ImportGraph) -> list[list[str]]:
     return sorted(found, key=len, reverse=True)
 
 
+def _module_of(path: Path, root: Path) -> str:
+    return ".".join(path.with_suffix("").relative_to(root.parent).parts).removesuffix(".__init__")
+
+
 def forbidden_cycles(found: list[list[str]]) -> Iterator[str]:
     for cycle in found:
         names = ", ".join(cycle)
@@ -70,8 +92,7 @@ def forbidden_cycles(found: list[list[str]]) -> Iterator[str]:
 
 def imports_by_string(root: Path) -> Iterator[str]:
     for path in sorted(root.rglob("*.py")):
-        module = ".".join(path.with_suffix("").relative_to(root.parent).parts).removesuffix(".__init__")
-        if module in MAY_IMPORT_BY_STRING or "migrations" in path.parts:
+        if _module_of(path, root) in MAY_IMPORT_BY_STRING or "migrations" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
@@ -88,6 +109,21 @@ def compiler_imports(root: Path) -> Iterator[str]:
             names = imported_names(node)
             if any(f"{name}.".startswith(f"{COMPILER}.") or name.endswith(".SQLCompiler") for name in names):
                 yield f"{path}:{node.lineno} imports {COMPILER}; allowed: in {MAY_IMPORT_COMPILER} only"
+
+
+def uses_of_a_system(root: Path) -> Iterator[str]:
+    for path in sorted(root.rglob("*.py")):
+        if _module_of(path, root) in MAY_DEPEND_ON_THE_SYSTEM:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = imported_names(node)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                names = [f"{node.value.id}.{node.attr}"]
+            if isinstance(node, ast.Constant) and str(node.value).startswith(systems.NO_FOLDERS):
+                names = [str(node.value)]
+            for name in names:
+                if name in OF_A_SYSTEM or name in systems.NO_MODULES or name.startswith(systems.NO_FOLDERS):
+                    yield f"{path}:{node.lineno} uses {name}, which some systems lack; see {PACKAGE}.core.platform"
 
 
 def imported_names(node: ast.AST) -> list[str]:
@@ -114,6 +150,7 @@ def main() -> int:
         *forbidden_cycles(found),
         *imports_by_string(Path(PACKAGE)),
         *compiler_imports(Path(PACKAGE)),
+        *uses_of_a_system(Path(PACKAGE)),
     ]
     print("\n".join(problems), end="\n" if problems else "")
     print(f"{len(graph.modules)} modules; {len(found)} cycles, the largest of {max(map(len, found), default=0)} files")

@@ -28,7 +28,8 @@ from horsies_django.models import Schedule, Task, TaskAttempt, TaskItem, Worker,
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.ops.inspector import tasks as inspect_tasks
 from horsies_django.worker.spawner import GROUP_GRACE
-from horsies_django.worker.supervisor import ABORT_TIMEOUT, GRACE, LEAVE_TIMEOUT
+from horsies_django.worker.stop_signals import ABORT_TIMEOUT, LEAVE_TIMEOUT
+from horsies_django.worker.supervisor import GRACE
 from tests.chaos.fleet import stopped
 from tests.conftest import ROOT, database_url, wait_until
 from tests.enqueue.grouping import jobs as grouping

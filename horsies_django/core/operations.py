@@ -7,10 +7,8 @@ tasks don't: the engine uses them.
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
-import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,8 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from django.db.models import QuerySet
+
+from .platform import system_user
 
 logger = logging.getLogger("horsies_django.operations")
 
@@ -37,14 +37,6 @@ def acting_as(user: str, via: str) -> Iterator[None]:
         yield
     finally:
         _actor.reset(token)
-
-
-def system_user() -> str:
-    """Return the name of the operating system's user, or its uid if it has no name, as in many containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 def log_operation(act: str, count: int, **what: Any) -> None:

@@ -12,7 +12,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.core.backends import ConfiguredBackend, horsies_backend
-from horsies_django.core.operations import acting_as, system_user
+from horsies_django.core.operations import acting_as
+from horsies_django.core.platform import system_user
 from horsies_django.core.printable import PrintableOutput, one_line
 from horsies_django.db.connection import own_connection
 from horsies_django.management.environment import flag_or_variable

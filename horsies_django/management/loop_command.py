@@ -16,8 +16,7 @@ from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.management.environment import positive_seconds
 from horsies_django.models.check_migrated import MissingPrivilege, check_tables
 from horsies_django.worker.console_logging import log_to_console
-from horsies_django.worker.stop_signals import starting, stop_signals
-from horsies_django.worker.supervisor import LEAVE_TIMEOUT
+from horsies_django.worker.stop_signals import LEAVE_TIMEOUT, starting, stop_signals
 
 
 class LoopCommand(QueueCommand):

@@ -18,7 +18,7 @@ from typing import Final
 from django.apps import apps
 from django.utils import autoreload
 
-from horsies_django.worker.fork_safety import ignored
+from horsies_django.core.platform import ignored_signals
 from horsies_django.worker.stop_signals import STOP_SIGNALS
 
 #: Seconds between two looks at the process and at the files.
@@ -44,7 +44,7 @@ class _Reloader:
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, self._on_interrupt)
-        for number in STOP_SIGNALS.keys() - {signal.SIGINT} - ignored():
+        for number in STOP_SIGNALS.keys() - {signal.SIGINT} - ignored_signals():
             signal.signal(number, self._on_terminate)
         self._watch()
         while True:

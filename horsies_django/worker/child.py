@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import sys
 import threading
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import django
 from django.apps import apps
+
+from ..core.platform import ignored_signals, wait_readable
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -54,7 +55,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from . import runner
     from .config import WorkerConfig
     from .console_logging import log_to_console
-    from .fork_safety import ignored, install_fork_hooks
+    from .fork_safety import install_fork_hooks
     from .inbox import Command, Inbox
     from .started_registry import ExitReason, Notice, StartedRegistry
     from .stop_signals import handle_quiet_signals
@@ -74,7 +75,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
         database["CONN_HEALTH_CHECKS"] = True
     inbox = Inbox()
     # A signal to all processes repeats the supervisor's command.
-    for number in {signal.SIGTERM, signal.SIGHUP} - ignored():
+    for number in {signal.SIGTERM, signal.SIGHUP} - ignored_signals():
         signal.signal(number, lambda *_: inbox.put(Command.STOP))
     handle_quiet_signals(inbox.put)
     threading.Thread(
@@ -105,13 +106,11 @@ class ControlPipe:
         os.dup2(devnull, 0)
         os.close(devnull)
         self._buffer = b""
-        self._poll = select.poll()
-        self._poll.register(self._descriptor, select.POLLIN)
 
     def line(self, timeout: float | None = None) -> str | None:
         """Return the next line; "" at the end; None if none arrives within ``timeout`` seconds."""
         while b"\n" not in self._buffer:
-            if timeout is not None and not self._poll.poll(timeout * 1_000):
+            if timeout is not None and not wait_readable([self._descriptor], timeout):
                 return None
             if not (piece := os.read(self._descriptor, 65_536)):
                 return ""

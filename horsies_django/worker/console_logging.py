@@ -6,21 +6,17 @@ In a supervisor, a thread of its own passes records to their handlers, so that a
 from __future__ import annotations
 
 import logging
-import os
-import select
-import socket
-import stat
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Final, Self, TextIO
 
 from ..core.current_task import ClaimedRow, log_attributes
+from ..core.platform import open_nonblocking, register_at_fork, wait_writable
 from ..core.printable import LOGGERS, OneLine, one_line
 from ..core.sync import Mailbox
 
@@ -51,7 +47,7 @@ class Console:
 
     def __init__(self, stream: TextIO) -> None:
         self._encoding = stream.encoding
-        self._descriptor, self._send = _open(stream.fileno())
+        self._descriptor, self._send = open_nonblocking(stream.fileno())
         self._lost = 0
 
     def write(self, text: str) -> None:
@@ -75,30 +71,10 @@ class Console:
             except BlockingIOError:
                 if (left := deadline - time.monotonic()) <= 0:
                     return False
-                poll = select.poll()
-                poll.register(self._descriptor, select.POLLOUT)
-                poll.poll(left * 1_000)
+                wait_writable(self._descriptor, left)
             except OSError:
                 return False
         return True
-
-
-def _open(descriptor: int) -> tuple[int, Callable[[bytes], int]]:
-    """Return a descriptor for the same file, and a function that writes to it without blocking.
-
-    O_NONBLOCK belongs to the open file, which other processes share: pipes and terminals are opened once more. Where
-    that is not possible, writes block as usual.
-    """
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISSOCK(mode):
-        connection = socket.socket(fileno=os.dup(descriptor))
-        return connection.fileno(), lambda data: connection.send(data, socket.MSG_DONTWAIT)
-    own = -1
-    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-        with suppress(OSError):
-            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    own = os.dup(descriptor) if own < 0 else own
-    return own, partial(os.write, own)
 
 
 def _lost_line(count: int) -> str:
@@ -128,8 +104,7 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
         self._may_wait: bool | None = None
         self._second = self._millisecond = 0
         self._before = self._time = self._after = ""
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._pending.clear)  # the parent writes them
+        register_at_fork(after_in_child=self._pending.clear)  # the parent writes them
 
     def write_later(self, message: str, *args: object) -> bool:
         """Keep a line of level INFO until the next ``flush``; return False if it has to go through a record."""

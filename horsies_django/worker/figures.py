@@ -11,14 +11,16 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..core.process_memory import resident_bytes_of
+from ..core.platform import resident_bytes_of
 from .config import WorkerConfig
-from .spawner import Child
 from .started_registry import Activity
+
+if TYPE_CHECKING:
+    from .spawner import Child
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -197,7 +199,7 @@ class HeartbeatFile:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "w") as file:
-                os.fchmod(handle, _FILE_MODE)
+                os.chmod(handle, _FILE_MODE)
                 file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')}\n")
             os.replace(temporary, path)  # which replaces a link at the path, not the file behind it
         except OSError:

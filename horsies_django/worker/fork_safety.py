@@ -5,13 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import sys
 import threading
 
-
-def ignored() -> set[signal.Signals]:
-    """Return SIGHUP if the process ignores it, as under nohup: it stays so."""
-    return {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+from ..core.platform import IS_LINUX, ignored_signals
 
 
 def install_fork_hooks() -> None:
@@ -21,7 +17,7 @@ def install_fork_hooks() -> None:
     effect. On Linux the forked process also ends with this process, however this ends. A program started with
     ``subprocess`` shares neither handlers nor descriptors: the supervisor kills it with the process group.
     """
-    death_pipe = _ParentDeathPipe() if sys.platform == "linux" else None
+    death_pipe = _ParentDeathPipe() if IS_LINUX else None
     stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     masks = threading.local()
 
@@ -35,7 +31,7 @@ def install_fork_hooks() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number in {signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT} - ignored():
+        for number in {signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT} - ignored_signals():
             signal.signal(number, signal.SIG_DFL)
         if death_pipe is not None:
             death_pipe.attach()
@@ -44,35 +40,33 @@ def install_fork_hooks() -> None:
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_child)
 
 
-if sys.platform == "linux":
+class _ParentDeathPipe:
+    """A pipe to which only the runner can write: the kernel kills its readers when the runner is gone.
 
-    class _ParentDeathPipe:
-        """A pipe to which only the runner can write: the kernel kills its readers when the runner is gone.
+    A thread that waits for this could not run while other code holds the interpreter's lock, and the kernel's own
+    signal for a dead parent comes as soon as the *thread* that has forked ends.
+    """
 
-        A thread that waits for this could not run while other code holds the interpreter's lock, and the kernel's own
-        signal for a dead parent comes as soon as the *thread* that has forked ends.
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        self._inode = os.fstat(self._reading).st_ino
+        self._is_writer = True
+
+    def attach(self) -> None:
+        """Have this forked process killed when the runner ends.
+
+        A process that closes all its descriptors is exempt.
         """
-
-        def __init__(self) -> None:
-            self._reading, self._writing = os.pipe()
-            self._inode = os.fstat(self._reading).st_ino
-            self._is_writer = True
-
-        def attach(self) -> None:
-            """Have this forked process killed when the runner ends.
-
-            A process that closes all its descriptors is exempt.
-            """
-            try:
-                if os.fstat(self._reading).st_ino != self._inode:
-                    return
-                # A file description of its own, because the receiver of the signal belongs to that.
-                own = os.open(f"/proc/self/fd/{self._reading}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
-                fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
-                fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
-                if self._is_writer:  # otherwise the process that has forked this one has closed it
-                    self._is_writer = False
-                    os.close(self._writing)  # last: if the runner is dead by now, this kills
-            except OSError:  # closed by the code that has forked
+        try:
+            if os.fstat(self._reading).st_ino != self._inode:
                 return
+            # A file description of its own, because the receiver of the signal belongs to that.
+            own = os.open(f"/proc/self/fd/{self._reading}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
+            if self._is_writer:  # otherwise the process that has forked this one has closed it
+                self._is_writer = False
+                os.close(self._writing)  # last: if the runner is dead by now, this kills
+        except OSError:  # closed by the code that has forked
+            return

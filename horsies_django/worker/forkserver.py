@@ -22,8 +22,8 @@ from typing import Final, NoReturn, Self
 
 from django.db import connections
 
+from ..core.platform import ignored_signals
 from . import child
-from .fork_safety import ignored
 
 #: Seconds that a fork may take. It takes milliseconds, but a stopped fork server must not hold up the supervisor.
 SPAWN_TIMEOUT: Final = 2.0
@@ -117,8 +117,8 @@ class ForkServer:
 
 
 def _may_fork() -> bool:
-    """Whether this process has one thread, of Python or not, and no connection of any kind. Only Linux can tell."""
-    if sys.platform != "linux" or not _THREADS.exists() or len(list(_THREADS.iterdir())) > 1:
+    """Whether this process has one thread, of Python or not, and no connection of any kind."""
+    if not _THREADS.exists() or len(list(_THREADS.iterdir())) > 1:
         return False
     is_connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
     if _has_sockets():
@@ -159,7 +159,7 @@ def _serve(connection: socket.socket) -> NoReturn:
         # Signals to the whole group are meant for the other processes.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
-        for number in {signal.SIGQUIT, signal.SIGHUP} - ignored():
+        for number in {signal.SIGQUIT, signal.SIGHUP} - ignored_signals():
             signal.signal(number, lambda *_: None)  # runners would inherit SIG_IGN, which for SIGHUP has a meaning
         _prctl(_SET_NAME, b"horsies-forker")
         while True:

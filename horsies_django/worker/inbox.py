@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from collections import deque
@@ -11,6 +10,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from typing import Protocol
 
+from ..core.platform import wait_readable
 from ..core.sync import WakeEvent
 from ..db.notifications import SlotFreed, TaskReady
 from .execution import ExecutionResult, NotStarted
@@ -160,17 +160,14 @@ class Inbox:
             pass
 
     def _poll(self, source: InboxSource, timeout: float) -> None:
-        poll = select.poll()
-        poll.register(self._wakeup_reader, select.POLLIN)
-        if (descriptor := source.fileno()) is not None:
-            poll.register(descriptor, select.POLLIN)
+        wakeup, descriptor = self._wakeup_reader.fileno(), source.fileno()
+        descriptors = [wakeup] if descriptor is None else [wakeup, descriptor]
         self._is_polling = True
         try:
-            ready = [] if self._items else poll.poll(timeout * 1_000)
+            ready = [] if self._items else wait_readable(descriptors, timeout)
         finally:
             self._is_polling = False
-        for ready_descriptor, _ in ready:
-            if ready_descriptor == descriptor:
-                source.receive(is_readable=True)
-            else:
-                self._wakeup_reader.recv(4096)
+        if descriptor in ready:
+            source.receive(is_readable=True)
+        if wakeup in ready:
+            self._wakeup_reader.recv(4096)

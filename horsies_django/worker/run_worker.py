@@ -13,8 +13,7 @@ from .config import Until, WorkerConfig
 from .figures import SupervisorFigures, serve_nothing
 from .inbox import Command, Inbox
 from .started_registry import ExitReason
-from .stop_signals import quiet_signals, starting, stop_signals
-from .supervisor import ABORT_TIMEOUT, LEAVE_TIMEOUT, Supervisor
+from .stop_signals import ABORT_TIMEOUT, LEAVE_TIMEOUT, quiet_signals, starting, stop_signals
 
 
 def run_worker(
@@ -34,6 +33,8 @@ def run_worker(
     with starting(owns_process=owns_process):
         check_tables(config.database, needs_grants=True)
     if config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED):
+        from .supervisor import Supervisor  # only here, because Windows can't import it
+
         return Supervisor(config, verbosity, serve).run(owns_process=owns_process)
     if config.reaper:
         with own_connection(config.database, "reaper", waits=True):

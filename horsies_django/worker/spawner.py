@@ -19,6 +19,7 @@ from django.core.cache import caches
 from django.db import connections
 
 from ..core.cron import cron_problems
+from ..core.platform import IS_LINUX, create_shared_memory
 from ..core.sync import MAX_WAIT
 from ..models.queue_scan import compile_scan
 from . import state_files
@@ -26,7 +27,7 @@ from .code_version import code_version
 from .config import WorkerConfig
 from .forkserver import ForkedProcess, ForkServer
 from .inbox import Command
-from .started_registry import StartedRegistry, create_shared_memory
+from .started_registry import StartedRegistry
 
 #: The shortest silence in seconds that counts as a stall, however short the timeouts: pulses come once a second.
 MIN_SILENCE: Final = 3.0
@@ -154,7 +155,7 @@ class Spawner:
 
     def open(self) -> None:
         """Start the fork server, while this process has no connection and no second thread."""
-        if self._config.fork:
+        if self._config.fork and IS_LINUX:
             self._load_shared()
             connections.close_all()
             caches.close_all()
@@ -186,7 +187,7 @@ class Spawner:
             report_read, report_write = os.pipe()
             opened += (report_read, report_write)
             folder = self._config.state_dir
-            memory = state_files.create(folder, worker_id) if folder else create_shared_memory()
+            memory = state_files.create(folder, worker_id) if folder else create_shared_memory(StartedRegistry.SIZE)
             opened.append(memory)
             started_registry = StartedRegistry(memory)
             started_registry.record_quiet(is_quiet)

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import struct
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..models.claims import ClaimRef
@@ -76,18 +74,6 @@ class Activity(NamedTuple):
     retried: int = 0
     threads_taken: int = 0
     async_slots_taken: int = 0
-
-
-def create_shared_memory() -> int:
-    """Return a descriptor of memory to share. Raises OSError."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("horsies-started")
-        os.ftruncate(descriptor, StartedRegistry.SIZE)
-        return descriptor
-    with TemporaryFile() as file:
-        file.write(bytes(StartedRegistry.SIZE))
-        file.flush()
-        return os.dup(file.fileno())
 
 
 class StartedRegistry:

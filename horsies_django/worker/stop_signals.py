@@ -19,14 +19,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from itertools import islice
 from typing import Any, Final, Self
 
+from ..core.platform import IS_POSIX, ignored_signals, interrupt_main, register_at_fork, signals
 from .console_logging import LogThread
-from .fork_safety import ignored, install_fork_hooks
 from .inbox import Command
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: The signals, and for how many stops each counts: SIGQUIT stops at once.
-STOP_SIGNALS: Final[dict[int, int]] = {signal.SIGTERM: 1, signal.SIGINT: 1, signal.SIGHUP: 1, signal.SIGQUIT: 2}
+#: The signals, and for how many stops each counts: SIGQUIT stops at once. Windows has Ctrl-C and Ctrl-Break (SIGBREAK).
+STOP_SIGNALS: Final[dict[int, int]] = {
+    number: 2 if number.name == "SIGQUIT" else 1
+    for number in signals("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGBREAK")
+}
+
+#: Seconds that the database has, once all runners are gone, to recover their tasks; and after a second signal. A reaper
+#: recovers what is left then.
+LEAVE_TIMEOUT: Final = 10.0
+ABORT_TIMEOUT: Final = 3.0
 
 #: Seconds to wait for the last log line, which blocks while the pipe behind it is full.
 _LOGGING: Final = 1.0
@@ -58,7 +66,9 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
             for _ in range(STOP_SIGNALS[number]):
                 stop()
 
-        before: dict[int, Any] = {number: signal.signal(number, handle) for number in STOP_SIGNALS.keys() - ignored()}
+        before: dict[int, Any] = {
+            number: signal.signal(number, handle) for number in STOP_SIGNALS.keys() - ignored_signals()
+        }
         if timeouts:  # otherwise nothing has begun that could fork
             _register_fork_hook()  # after the hooks of the deadline, because the last hook decides
             _handlers_of_children.update(before)
@@ -82,7 +92,7 @@ _handlers_of_children: Final[dict[int, Any]] = {}
 
 @functools.cache
 def _register_fork_hook() -> None:
-    os.register_at_fork(after_in_child=_restore_handlers)
+    register_at_fork(after_in_child=_restore_handlers)
 
 
 def _restore_handlers() -> None:
@@ -105,7 +115,10 @@ class _Deadline:
     def __enter__(self) -> Self:
         self._thread.start()
         if self._owns_process:
-            install_fork_hooks()  # otherwise a signal to a forked process would be written to this socket
+            if IS_POSIX:  # a signal to a forked process would be written to this socket
+                from .fork_safety import install_fork_hooks
+
+                install_fork_hooks()
             # Python runs its own handlers between two steps of the main thread, and one step may take long.
             self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         return self
@@ -146,9 +159,7 @@ class _Deadline:
             last.start()
             last.join(_LOGGING)
             os._exit(1)
-        main = threading.main_thread().ident
-        assert main is not None
-        signal.pthread_kill(main, signal.SIGINT)
+        interrupt_main()
 
     def _log(self) -> None:
         logger.error("command did not stop in time: its process exits, and a reaper recovers its tasks")
@@ -167,11 +178,12 @@ def handle_quiet_signals(send: Callable[[Command], None]) -> dict[int, Any]:
 
     def handle(number: int, _: object) -> None:
         nonlocal is_quiet
-        if number == signal.SIGTSTP or is_quiet:
-            is_quiet = number == signal.SIGTSTP
+        suspends = signal.Signals(number).name == "SIGTSTP"
+        if suspends or is_quiet:
+            is_quiet = suspends
             send(Command.QUIET if is_quiet else Command.RESUME)
 
-    return {number: signal.signal(number, handle) for number in (signal.SIGTSTP, signal.SIGCONT)}
+    return {number: signal.signal(number, handle) for number in signals("SIGTSTP", "SIGCONT")}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import OperationalError, connections, transaction
 
-from ..core.process_memory import resident_bytes
+from ..core.platform import resident_bytes
 from ..core.queue_policy import POLICY_COLUMNS
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps

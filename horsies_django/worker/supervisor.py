@@ -34,7 +34,7 @@ from .inbox import Command
 from .listener import alive_for
 from .spawner import GROUP_GRACE, Child, Spawner, kill_process_group
 from .started_registry import ExitReason, Notice
-from .stop_signals import quiet_signals, starting, stop_signals
+from .stop_signals import ABORT_TIMEOUT, LEAVE_TIMEOUT, quiet_signals, starting, stop_signals
 from .supervisor_store import DeadRunner, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")
@@ -45,11 +45,6 @@ _MAX_PAUSE: Final = 30.0
 #: Seconds that a runner has beyond its shutdown timeout to store results; and after a second signal.
 GRACE: Final = 5.0
 ABORT_GRACE: Final = 0.5
-
-#: Seconds that the database has, once all runners are gone, to recover their tasks; and after a second signal. A reaper
-#: recovers what is left then.
-LEAVE_TIMEOUT: Final = 10.0
-ABORT_TIMEOUT: Final = 3.0
 
 #: Seconds to wait for the database to tell what an operator had asked of a dead runner.
 ANSWER_TIMEOUT: Final = 5.0

@@ -8,7 +8,7 @@ from typing import Final
 
 from ..core.current_task import log_attributes
 from ..core.exceptions import TaskRevoked, TaskTimeLimit
-from ..core.process_memory import resident_bytes
+from ..core.platform import resident_bytes
 from .execution import CANCEL_GRACE, Execution
 from .runner_state import NEVER, RunnerState
 
@@ -120,7 +120,7 @@ class Watchdog:
         if limit is None or state.has_outgrown_memory or time.monotonic() - self._measured_at < CHECK_INTERVAL:
             return
         self._measured_at = time.monotonic()
-        size = resident_bytes() / _MEGABYTE
+        size = (resident_bytes() or 0) / _MEGABYTE
         if size > limit:
             logger.warning("runner over max_memory_mb memory=%d limit=%d: it is replaced", size, limit)
             state.has_outgrown_memory = True

@@ -9,7 +9,8 @@ from django.core.management import call_command
 from django.test import Client
 
 from horsies_django import TaskStatus, Workflow, reclaim
-from horsies_django.core.operations import acting_as, log_operation, system_user
+from horsies_django.core.operations import acting_as, log_operation
+from horsies_django.core.platform import system_user
 from horsies_django.models import Queue, Schedule, Task, Worker
 from horsies_django.ops.inspector import tasks
 from horsies_django.schedules.dispatch import cancel_previous

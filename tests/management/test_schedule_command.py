@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from horsies_django import Every, schedule
-from horsies_django.core.operations import system_user
+from horsies_django.core.platform import system_user
 from horsies_django.models import Schedule, Task
 from tests.jobs.tasks import noop
 

@@ -1,0 +1,44 @@
+"""The tests of sending, draining and the worker, without what only Linux has: see ``sitecustomize.py``."""
+
+import os
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.conftest import ROOT
+
+TESTS = [
+    "tests/contract",
+    "tests/enqueue/test_send.py",
+    "tests/platforms/test_worker.py",
+    "tests/testing/test_drain.py",
+    "tests/worker/lifecycle/test_runner_processes.py::test_a_reaper_that_raises_ends_its_worker_with_exit_status_1",
+    "tests/worker/test_async.py",
+]
+
+#: Modules of tasks that these tests use: others need Linux.
+MODULES = ["tests.contract.jobs", "tests.enqueue.jobs", "tests.testing.jobs", "tests.worker.lifecycle.jobs"]
+
+
+@pytest.mark.slow
+@pytest.mark.django_db  # runs on both databases
+@pytest.mark.parametrize("system", ["macos"])
+def test_sending_draining_and_the_worker_do_without_what_the_system_has_not(system, tmp_path):
+    url = urlsplit(os.environ["DATABASE_URL"])
+    # SQLite's file has the process's id in its name.
+    path = url.path if url.scheme == "sqlite" else f"/simulated_{system}_{os.getpid()}"
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        "DATABASE_URL": url._replace(path=path).geturl(),
+        "HYPOTHESIS_NO_PLUGINS": "1",  # those of other libraries refuse unknown systems
+        "PYTHONPATH": f"{ROOT}/tests/platforms",
+        "SIMULATE": system,
+        "TEST_MODULES": ",".join(MODULES),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--capture=sys", *TESTS]
+
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, result.stdout

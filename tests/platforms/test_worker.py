@@ -1,0 +1,73 @@
+"""``horsies_worker`` on any system: ``test_simulated.py`` runs these tests without what only Linux has."""
+
+import signal
+
+import pytest
+
+from horsies_django import TaskStatus
+from horsies_django.models import Worker
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+def test_a_worker_runs_functions_and_coroutines_and_ctrl_c_ends_it_with_status_0(worker):
+    process = worker("--threads", "2")
+    handles = [tasks.add.send(1), tasks.awrite.send("coroutine"), tasks.flaky.send("retried", 1)]
+
+    assert handles[0].value(timeout=30) == 2
+    assert handles[1].value(timeout=30) == "coroutine"
+    assert handles[2].get(timeout=30).is_ok()
+    process.signal(signal.SIGINT)
+
+    assert process.wait() == 0, process.output
+    assert not Worker.objects.exists()
+    assert "Traceback" not in process.output
+
+
+def start_a_body(gate):
+    handle = tasks.hold.send("held", str(gate))
+    wait_until(lambda: Entry.objects.filter(key="held").exists())
+    return handle
+
+
+def test_a_stop_waits_for_the_running_body(worker, gate):
+    process = worker()
+    handle = start_a_body(gate)
+
+    process.signal(signal.SIGINT)
+    wait_until(lambda: "worker stopping" in process.output)
+    gate.touch()
+
+    assert handle.value(timeout=30) == "held"
+    assert process.wait() == 0
+
+
+def test_a_second_stop_ends_the_running_body(worker, gate):
+    process = worker()
+    handle = start_a_body(gate)
+
+    process.signal(signal.SIGINT)
+    wait_until(lambda: "worker stopping" in process.output)
+    process.signal(signal.SIGINT)
+
+    assert process.wait() == 0
+    assert handle.status() == TaskStatus.FAILED
+
+
+def test_a_worker_that_reached_its_limit_of_tasks_goes_on(worker):
+    process = worker("--max-tasks-per-child", "2")
+
+    handles = tasks.add.send_many({"a": number} for number in range(7))
+
+    assert [handle.value(timeout=30) for handle in handles] == list(range(1, 8))
+    assert process.process.poll() is None
+
+
+def test_a_drain_ends_with_status_0(manage):
+    tasks.write.send("drained")
+
+    assert manage("horsies_worker", "--drain", "--processes", "2").wait() == 0
+    assert Entry.objects.get().key == "drained"
