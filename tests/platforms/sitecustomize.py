@@ -116,6 +116,8 @@ def simulate_windows():
 
 
 if system := os.environ.get("SIMULATE"):
+    os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # those of other libraries refuse these systems
+    os.environ["PYTEST_ADDOPTS"] = "--capture=sys"  # the other way needs Windows's own io module
     load_standard_library()
     hide_folders()
     {"macos": simulate_macos, "windows": simulate_windows}[system]()
