@@ -35,6 +35,7 @@ MAY_IMPORT_COMPILER = f"{PACKAGE}.db"
 #: The module that has a fallback for what only some operating systems have, and those that need POSIX, which it names.
 MAY_DEPEND_ON_THE_SYSTEM = {
     f"{PACKAGE}.core.platform",
+    f"{PACKAGE}.core.process_identity",  # without /proc, no process has provably ended
     *(f"{PACKAGE}.worker.{name}" for name in "supervisor spawner forkserver child state_files fork_safety".split()),
 }
 OF_A_SYSTEM = {
