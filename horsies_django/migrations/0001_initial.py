@@ -1555,6 +1555,14 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), editable=False, verbose_name="updated at"
                     ),
                 ),
+                (
+                    "planned_timezone",
+                    models.CharField(blank=True, db_default="", default="", editable=False, max_length=64),
+                ),
+                (
+                    "planned_timing",
+                    models.CharField(blank=True, db_default="", default="", editable=False, max_length=255),
+                ),
             ],
             options={
                 "verbose_name": "schedule",
@@ -1582,6 +1590,19 @@ class Migration(migrations.Migration):
                         name="horsies_schedule_failing",
                     ),
                     models.Index(fields=["source", "name"], name="horsies_schedule_source"),
+                    models.Index(
+                        condition=models.Q(
+                            ("enabled", True),
+                            models.Q(("planned_timing", ""), _negated=True),
+                            models.Q(
+                                models.Q(("planned_timing", models.F("timing")), _negated=True),
+                                models.Q(("planned_timezone", models.F("timezone")), _negated=True),
+                                _connector="OR",
+                            ),
+                        ),
+                        fields=["backend", "next_run_at"],
+                        name="horsies_schedule_replan",
+                    ),
                 ],
                 "constraints": [
                     models.CheckConstraint(

@@ -35,13 +35,19 @@ MAX_JITTER: Final = 86_400
 #: The columns that the next run depends on: if one changes, the next run is planned again.
 PLAN_COLUMNS: Final = ("timing", "timezone", "start_at", "end_at", "skip_nonexistent", "jitter", "enabled")
 
-#: Of these, the columns that give the slots: if one changes, no slot of before is sent.
-SLOT_COLUMNS: Final = ("timing", "timezone")
+#: Of these, the row does not store the value that the next run was planned for, as it does for timing and time zone.
+CLEARED_ON: Final = frozenset(PLAN_COLUMNS) - {"timing", "timezone"}
+
+#: The timing or the time zone differs from that of the next run, because something other than this model, such as plain
+#: SQL, changed it. Rows planned before these columns existed have ''.
+PLAN_IS_OUTDATED: Final = ~Q(planned_timing="") & (~Q(planned_timing=F("timing")) | ~Q(planned_timezone=F("timezone")))
 
 #: The columns that the scheduler writes.
 SCHEDULER_COLUMNS: Final = (
     "next_run_at",
     "next_slot_at",
+    "planned_timing",
+    "planned_timezone",
     "last_run_at",
     "last_slot_at",
     "last_task_id",
@@ -91,15 +97,12 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
 
     def update(self, **kwargs: Any) -> int:
         """Update the rows. If the values affect the next run, it is cleared, and a scheduler plans it again."""
-        if "next_run_at" not in kwargs and (changed := kwargs.keys() & set(PLAN_COLUMNS)):
+        if "next_run_at" not in kwargs and (changed := kwargs.keys() & CLEARED_ON):
             cases = [When(**{name: kwargs[name] for name in changed}, then=F("next_run_at"))]
             if "jitter" in changed and "enabled" not in changed:
                 # A run that waits for its former jitter is due now: a scheduler could not tell it from a missed one.
                 cases.append(When(next_slot_at__lte=Now(), next_run_at__gt=Now(), then=F("next_slot_at")))
             kwargs["next_run_at"] = Case(*cases)
-            if slot_columns := changed & set(SLOT_COLUMNS):
-                kept = When(**{name: kwargs[name] for name in slot_columns}, then=F("next_slot_at"))
-                kwargs.setdefault("next_slot_at", Case(kept))
         count = super().update(**kwargs)
         if count and kwargs.keys() & {*PLAN_COLUMNS, "next_run_at"}:
             notify_schedules_changed_after_commit(self.db)
@@ -202,6 +205,10 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         """Schedules without a planned next run."""
         return self.filter(next_run_at__isnull=True)
 
+    def with_outdated_plan(self) -> Self:
+        """Schedules whose next run was planned for another timing or time zone."""
+        return self.next_up().filter(PLAN_IS_OUTDATED)
+
     def planned_for(self, run_at: datetime | None) -> Self:
         """Schedules whose next run is at ``run_at``, as read from a row; with None, those without one.
 
@@ -282,6 +289,9 @@ class Schedule(models.Model):
 
     next_run_at = DateTimeField(_("next run"), null=True, blank=True, editable=False)
     next_slot_at = DateTimeField(_("next slot"), null=True, blank=True, editable=False)
+    # What the next run was planned for: if the row differs, it is planned again.
+    planned_timing = models.CharField(max_length=255, default="", db_default="", blank=True, editable=False)
+    planned_timezone = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
     last_run_at = DateTimeField(_("last run"), null=True, blank=True, editable=False)
     last_slot_at = DateTimeField(_("last slot"), null=True, blank=True, editable=False)
     last_task_id = models.UUIDField(_("last task"), null=True, blank=True, editable=False)
@@ -304,6 +314,11 @@ class Schedule(models.Model):
         ]
         indexes = [
             models.Index(fields=["backend", "next_run_at"], condition=Q(enabled=True), name="horsies_schedule_next"),
+            models.Index(
+                fields=["backend", "next_run_at"],
+                condition=Q(enabled=True) & PLAN_IS_OUTDATED,
+                name="horsies_schedule_replan",
+            ),
             # For the admin's filters, each ordered by name.
             models.Index(fields=["disabled_by", "name"], condition=Q(enabled=False), name="horsies_schedule_disabled"),
             models.Index(fields=["name"], condition=~Q(last_error=""), name="horsies_schedule_failing"),
@@ -343,8 +358,6 @@ class Schedule(models.Model):
                 for name in set(SCHEDULER_COLUMNS) - names:
                     setattr(self, name, getattr(stored, name))
                 kwargs["update_fields"] = names
-            if stored is not None and any(getattr(self, name) != getattr(stored, name) for name in SLOT_COLUMNS):
-                self.next_run_at = self.next_slot_at = None
             if stored is None or stored._plan_key != self._plan_key or (self.enabled and self.next_run_at is None):
                 self.plan(now)
                 names |= {*self.planned, "last_error"}
@@ -382,6 +395,8 @@ class Schedule(models.Model):
         invalid.
         """
         run_at, self.next_run_at = aware(self.next_run_at), None
+        if self.has_outdated_plan:
+            self.next_slot_at = run_at = None
         if not self.enabled:
             self.disabled_by = self.disabled_by or DisabledBy.OPERATOR
             return
@@ -401,14 +416,21 @@ class Schedule(models.Model):
         """Set the next run to a slot; None means that no slot is left, and disables it."""
         if slot is None:
             self.enabled, self.disabled_by = False, DisabledBy.END
+        self.planned_timing, self.planned_timezone = self.timing, self.timezone
         self.next_slot_at = slot
         self.next_run_at = None if slot is None else slots.due_at(slot)
 
     @property
     def planned(self) -> dict[str, Any]:
         """The columns that :meth:`plan` sets, without the error."""
-        names = ("next_run_at", "next_slot_at", "enabled", "disabled_by")
+        names = ("next_run_at", "next_slot_at", "planned_timing", "planned_timezone", "enabled", "disabled_by")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def has_outdated_plan(self) -> bool:
+        """Whether its next run was planned for another timing or time zone."""
+        planned = self.planned_timing, self.planned_timezone
+        return self.planned_timing != "" and planned != (self.timing, self.timezone)
 
     @property
     def last_run_id(self) -> Any:

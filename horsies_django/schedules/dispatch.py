@@ -121,7 +121,7 @@ def _slots_of_plan(row: Schedule) -> Slots | None:
     """Return the slots, whose anchor is the planned one; None if the next run has to be planned again."""
     with suppress(ValueError):
         slots = row.slots
-        if row.next_run_at is not None and slots.anchor and slots.is_within(slots.anchor):
+        if row.next_run_at is not None and not row.has_outdated_plan and slots.anchor and slots.is_within(slots.anchor):
             return slots
     return None
 

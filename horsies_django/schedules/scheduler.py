@@ -226,17 +226,21 @@ class Scheduler:
         """Return the seconds until the next slot; 0 or less if a slot is due or a next run must be computed."""
         retries = self._next_retries()  # before the query: a retry that becomes due meanwhile is in it
         first = self._served_rows.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
-        seconds, is_unplanned = select_values(
-            self._options.database, seconds=Subquery(first), is_unplanned=Exists(self._served_rows.unplanned())
+        seconds, is_unplanned, stale = select_values(
+            self._options.database,
+            seconds=Subquery(first),
+            is_unplanned=Exists(self._served_rows.unplanned()),
+            # Not EXISTS: PostgreSQL estimates that most rows match, and would scan the table for the first one.
+            stale=Subquery(self._served_rows.with_outdated_plan().values("pk")[:1]),
         )
-        if is_unplanned:
+        if is_unplanned or stale is not None:
             return 0.0
         return min([self._longest_pause if seconds is None else float(seconds), *retries.values()])
 
     def _fire_batch(self) -> tuple[list[Fired], dict[str, str]]:
         unplanned, due = self._served_rows.unplanned(), self._served_rows.next_up().filter(next_run_at__lte=Now())
         missed = Q(catch_up=CatchUp.ALL, next_run_at__lt=NowPlus(-MISSED_AFTER))
-        parts = (due.exclude(missed), unplanned, due.filter(missed))
+        parts = (self._served_rows.with_outdated_plan(), due.exclude(missed), unplanned, due.filter(missed))
         fired: list[Fired] = []
         deferred: dict[str, str] = {}
         columns = ("pk", "name", "next_run_at", Now())

@@ -58,6 +58,8 @@ def test_an_idle_pass_over_ten_thousand_schedules_is_one_statement(scheduler):
                 name=f"s{number}",
                 timing="every:86400",
                 timezone="UTC",
+                planned_timing="every:86400",
+                planned_timezone="UTC",
                 task_name="tests.jobs.tasks.noop",
                 next_run_at=now + timedelta(seconds=3_600 + number),
             )
@@ -70,6 +72,8 @@ def test_an_idle_pass_over_ten_thousand_schedules_is_one_statement(scheduler):
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE horsies_schedules")
         assert "horsies_schedule_next" in first.explain()
+        stale = Schedule.objects.served_by("default", "tests").with_outdated_plan().values("pk")[:1]
+        assert "horsies_schedule_replan" in stale.explain()
     with CaptureQueriesContext(connection) as captured:
         idle = [scheduler.run_once() for _ in range(3)]
     assert len(captured) == 3
