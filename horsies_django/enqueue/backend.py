@@ -157,7 +157,7 @@ class HorsiesBackend(SendingBackend):
     def _builder_of(self, task: HorsiesTask[..., Any]) -> CallBuilder:
         """Return the builder of a valid task's calls. Settings may have changed since the task was made."""
         builder = CallBuilder.of(task, self.config)
-        if not builder.is_valid:
+        if not builder.is_valid or task.good_until is not None:  # a deadline depends on the time
             self._validate(task)
             builder.is_valid = apps.ready
         return builder

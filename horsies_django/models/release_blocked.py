@@ -96,7 +96,7 @@ class Occupancy(NamedTuple):
     expires_at: datetime | None = None
 
     def free_places(self, max_concurrency: int | None) -> int:
-        """Return how many of ``most`` places are free."""
+        """Return how many of ``max_concurrency`` places are free."""
         return MAX_RELEASED if max_concurrency is None else min(MAX_RELEASED, max_concurrency - self.held + self.late)
 
 

@@ -244,8 +244,11 @@ class CompletionNotifier:
                 try:
                     connections[self._database].ensure_connection()
                     self._publish()
-                except Error as error:  # waiters go on polling
-                    logger.info("completions not sent error=%s", error)
+                except Exception as error:  # waiters go on polling
+                    if isinstance(error, Error):
+                        logger.info("completions not sent error=%s", error)
+                    else:  # a receiver of connection_created is the project's code
+                        logger.exception("completions not sent")
                     connections[self._database].close()
                     time.sleep(_RETRY_INTERVAL)
 

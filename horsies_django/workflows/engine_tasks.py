@@ -5,7 +5,7 @@ Django imports this module when it starts, so that the tasks have names. Each im
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
@@ -17,6 +17,9 @@ from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.snooze_on_outage import snooze_on_outage
 from ..enqueue.context import TaskContext
 from ..enqueue.task import task
+
+if TYPE_CHECKING:
+    from ..models import WorkflowTask
 
 #: How many levels a tree of workflows may have, with the root. A deeper one probably contains itself.
 LEVELS: Final = 32
@@ -77,8 +80,8 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     if node is None:  # the node has another task, see below
         return TaskResult(ok=None)
     if node.workflow.depth + 1 >= LEVELS:
-        problem = f"{node.definition_key!r} would be at level {LEVELS + 1}; allowed: {LEVELS}."
-        return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, problem)
+        with snooze_on_outage():
+            return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, _too_deep(database, node))
     build_with = definition_at(str(node.definition_key)).build_with
     with snooze_on_outage():
         params |= input_resolver.arguments_of(node, parameters_of(build_with, False).by_name)
@@ -113,3 +116,16 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
 
 def _failed(code: WorkflowCode, message: str) -> TaskResult[None, TaskError[Any]]:
     return TaskResult(err=TaskError(error_code=code, message=message))
+
+
+def _too_deep(database: str, node: WorkflowTask) -> str:
+    """Return the error message, with the definitions above the node, each once, from the root."""
+    from ..models import Workflow
+
+    keys: list[str] = [str(node.definition_key)]
+    parent: int | None = node.pk
+    while parent is not None:
+        key, parent = Workflow.objects.using(database).filter(nodes=parent).values_list("definition_key", "parent")[0]
+        keys += [key] if key else []
+    chain = " >> ".join(dict.fromkeys(reversed(keys)))
+    return f"{node.definition_key!r} would be at level {LEVELS + 1}; allowed: {LEVELS}. In its tree: {chain}."

@@ -280,19 +280,23 @@ def test_large_values_are_truncated_and_can_be_downloaded_in_full(staff):
     assert str(2**80 + 2_999) in text
 
 
-@pytest.mark.parametrize(("length", "is_linked"), [(4_000, False), (4_001, True)])
-def test_a_message_that_the_page_cuts_can_be_downloaded_in_full(staff, length, is_linked):
+@pytest.mark.parametrize(
+    ("name", "length", "is_linked"),
+    [(tasks.noop.module_path, 4_000, False), (tasks.noop.module_path, 4_001, True), ("gone.task", 4_001, False)],
+)
+def test_a_message_that_the_page_cuts_can_be_downloaded_in_full(staff, name, length, is_linked):
+    """The result of a task that is not registered is masked as a whole."""
     message = "m" * length
     error = {"error_code": "DOWN", "message": message}
     ended = {"status": "FAILED", "failed_at": Now(), "result": {"err": error}, "error_code": "DOWN"}
-    row = Task.objects.create(task_name=tasks.noop.module_path, **ended)
+    row = Task.objects.create(task_name=name, **ended)
 
     html = html_of(staff, row)
 
     top = html[html.index('id="horsies-error"') : html.index('id="horsies-state"')]
-    assert (message in top) == (not is_linked)
+    assert (message in top) == (length == 4_000)
     assert (address(row, "download", "result") in top) == is_linked
-    assert message in text_of(staff, row, "result")
+    assert (message in text_of(staff, row, "result")) == (name != "gone.task")
 
 
 def test_a_download_is_a_plain_text_attachment(client, staff):

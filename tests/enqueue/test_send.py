@@ -1,6 +1,7 @@
 """Each send makes one row, in the caller's transaction and with one INSERT."""
 
 import datetime
+from unittest.mock import patch
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -322,6 +323,22 @@ def test_good_until_must_be_an_aware_datetime(value):
 
     assert f"good_until is {value!r}; allowed: an aware datetime" in str(caught.value)
     assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+def test_each_send_is_checked_against_the_deadline():
+    now = timezone.now()
+    job = jobs.triple.with_options(
+        run_after=datetime.timedelta(minutes=1), good_until=now + datetime.timedelta(minutes=2)
+    )
+    job.send(1)
+
+    with patch.object(timezone, "now", return_value=now + datetime.timedelta(minutes=3)):
+        for send in (lambda: job.send(1), lambda: job.send_many([{"a": 1}])):
+            with pytest.raises(InvalidTask, match="good_until is"):
+                send()
+
+    assert Task.objects.count() == 1
 
 
 @pytest.mark.django_db

@@ -664,7 +664,7 @@ def test_one_level_beyond_the_limit_fails_and_names_the_definition(drain):
     handle = start_and_drain(bodies.Deep.build_with(left=32), drain)
 
     error = handle.get(0).err
-    allowed = "'tests.running.deep' would be at level 33; allowed: 32."
+    allowed = "'tests.running.deep' would be at level 33; allowed: 32. In its tree: tests.running.deep."
     assert (error.error_code, error.message) == ("SUBWORKFLOW_FAILED", allowed)
     (lowest,) = WorkflowRow.objects.filter(depth=31).values_list("pk", flat=True)
     assert WorkflowHandle(lowest).get(0).err.error_code == "WORKFLOW_TOO_DEEP"

@@ -12,9 +12,10 @@ from django.db.models import JSONField, Value
 from django.utils import timezone
 
 import horsies_django
-from horsies_django import OnError, Workflow
+from horsies_django import OnError, Workflow, WorkflowHandle
 from horsies_django.core.compat import task_backends
 from horsies_django.models import Task, WorkflowTask
+from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine.repair import expire, repair
@@ -103,6 +104,23 @@ def test_repair_reports_a_workflow_without_nodes_as_ended(drain):
 
     assert (report.root_id, report.ended_nodes, report.ended_workflows) == (empty.id, 0, 1)
     assert str(empty.status()) == "FAILED"
+    assert empty.get(0).err.error_code == "WORKFLOW_FAILED"
+
+
+def test_a_subworkflow_without_nodes_fails_its_node_and_the_tree_goes_on(drain):
+    leaf = bodies.Leaf.node(node_id="leaf")(key="leaf")
+    after = bodies.echo.node(node_id="after", waits_for=[leaf], allow_failed_deps=True)(value=1)
+    handle = Workflow("top", [leaf, after]).start()
+    drain(once=True)
+    child = WorkflowRow.objects.get(depth=1)
+    WorkflowTask.objects.filter(workflow_id=child.pk).delete()
+    Task.objects.filter(workflow_id=child.pk).delete()
+
+    recover_stuck_workflows()
+    drain()
+
+    assert states(handle) == {"leaf": "FAILED", "after": "COMPLETED"}
+    assert WorkflowHandle(child.pk).get(0).err.error_code == "WORKFLOW_FAILED"
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,9 @@ class TaskPage(TaskFields):
         }
 
     def _message_note(self, message: str) -> SafeString | str:
-        """Return a link to the whole result if the message of a failed task is too long for the page."""
-        if len(message) <= MAX_MESSAGE or self.task.finished_at is None:
+        """Return a link to the whole result if the page cuts the message of a failed task, and no mask hides it."""
+        is_visible = isinstance(contents_of(self.task).visible("result"), dict)
+        if len(message) <= MAX_MESSAGE or self.task.finished_at is None or not is_visible:
             return ""
         return download_note(MAX_MESSAGE, len(message), self._result_url)
 

@@ -191,14 +191,14 @@ def _repair_tree(database: str, root: UUID) -> Repaired:
     keys = list(statuses)
     nodes = engine.nodes.filter(workflow__in=keys)
     _recount(database, keys)
-    if workflows.filter(pk__in=keys, node_count=0).exists():
-        return _fail_unreadable(database, root, "a workflow has no nodes.")
     resume_workflow.recount_maps(nodes)
     lost = _fail_lost_tasks(engine, nodes)
     ends, ready = node_end.apply_results(
         engine, node_end.with_ended_tasks(nodes).values_list(*node_end.TASK_END_COLUMNS)
     )
     engine.advance([*lost, *ends], ready)
+    for key in workflows.filter(pk__in=keys, node_count=0).values_list("pk", flat=True):
+        _fail_empty(database, key)
     decided = resume_workflow.decide_waiting(database, keys)
     if stuck := _unstartable(engine.nodes.filter(workflow__in=keys)):
         why = f"nothing can start the nodes that wait: {', '.join(stuck)}."
@@ -240,3 +240,11 @@ def _recount(database: str, keys: Collection[UUID]) -> None:
         resume_workflow.recount(
             rows.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read_nodes(rows)
         )
+
+
+def _fail_empty(database: str, key: UUID) -> None:
+    error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="The workflow has no nodes.").as_json()
+    rows = Workflow.objects.using(database).filter(pk=key)
+    kept_until = workflow_kept_until(lifecycle.FAIL_WORKFLOW.target, database)
+    lifecycle.FAIL_WORKFLOW.apply(rows, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
+    notify_after_commit(database, [key])
