@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from .annotations import bare_signature
+
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
@@ -50,11 +52,11 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
 
     A wrapper has that of the function it wraps. Its own ``**kwargs`` may take more, so any other keyword fits as well.
     """
-    signature = inspect.signature(func)
+    signature = bare_signature(func)
     if not hasattr(func, "__wrapped__"):
         return signature
     parameters = signature.parameters
-    for rest in inspect.signature(func, follow_wrapped=False).parameters.values():
+    for rest in bare_signature(func, follow_wrapped=False).parameters.values():
         if rest.kind is rest.VAR_KEYWORD and all(parameter.kind is not rest.kind for parameter in parameters.values()):
             name = rest.name
             while name in parameters:

@@ -15,10 +15,11 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FunctionType
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, ParamSpec, TypeVar, cast, get_args, get_origin
 
 from django.apps import apps
 
+from .annotations import hints_of
 from .compat import FrameworkTask, InvalidTask
 from .exceptions import NotRegistered
 
@@ -232,7 +233,7 @@ def _dataclasses_of(function: Callable[..., Any], seen: dict[int, Any]) -> Itera
 
     Skips hints in ``seen``, which maps ids to hints, and adds the others to it.
     """
-    waiting = list(_hints_of(function))
+    waiting = list(hints_of(function).values())
     module = sys.modules.get(function.__module__)
     if id(module) not in seen:
         seen[id(module)] = module
@@ -242,34 +243,16 @@ def _dataclasses_of(function: Callable[..., Any], seen: dict[int, Any]) -> Itera
         if id(hint) in seen:
             continue
         seen[id(hint)] = hint  # kept alive, so that its id is not reused
-        waiting += get_args(hint)
+        waiting += [hint.__origin__] if get_origin(hint) is Annotated else get_args(hint)
         kind = getattr(hint, "__origin__", hint)  # Page[int] is a Page
         waiting += [value] if (value := getattr(hint, "__value__", None)) is not None else []  # type X = …
         if _is_dataclass(kind):
             yield kind
-            waiting += _hints_of(kind)
+            waiting += hints_of(kind).values()
 
 
 def _is_dataclass(kind: object) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
-
-
-def _hints_of(thing: Any) -> Iterator[Any]:
-    """Yield each hint that can be resolved. A name that only type checkers import must not hide the other hints."""
-    try:
-        yield from get_type_hints(thing).values()
-    except Exception:  # noqa: BLE001  # evaluates the project's expressions, which may raise anything
-        for name in getattr(thing, "__annotations__", ()):
-            yield from _hint_of(thing, name)
-
-
-def _hint_of(thing: Any, name: str) -> Iterator[Any]:
-    stored = thing.__annotations__[name]
-    holder = type("_Holder", (), {"__annotations__": {name: stored}, "__module__": thing.__module__})
-    try:
-        yield from get_type_hints(holder).values()
-    except Exception as error:  # noqa: BLE001  # evaluates the project's expression, which may raise anything
-        logger.debug("type hint not resolved name=%s of=%r error=%r", name, thing, error)
 
 
 P = ParamSpec("P")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from .annotations import bare_signature
 from .exceptions import NotRegistered
 from .registry import path_of, registry
 
@@ -250,6 +250,6 @@ def _dataclass_problems(name: object, fields: Mapping[str, Any]) -> Iterator[str
         yield f"{name!r} is not a registered dataclass"
         return
     try:
-        inspect.signature(kind).bind(**fields)
+        bare_signature(kind).bind(**fields)
     except (TypeError, ValueError) as error:
         yield f"{name}: {error}"

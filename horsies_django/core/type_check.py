@@ -8,10 +8,11 @@ import operator
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
 
 from django.utils.functional import Promise
 
+from .annotations import bare_signature, hints_of
 from .mask import BY_NAME, Mask
 from .results import TaskResult
 
@@ -56,7 +57,7 @@ def rules_of(func: Callable[..., Any]) -> Mapping[str, TypeRule]:
     """Return the rules of a function's parameters by name. Parameters without hints have none."""
     rules: dict[str, TypeRule] = {}
     hints = hints_of(func)
-    for name, parameter in inspect.signature(func).parameters.items():
+    for name, parameter in bare_signature(func).parameters.items():
         is_single = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_single and (rule := _rule(hints.get(name, Any))):
             test = _or_default(rule.test, parameter.default)
@@ -72,14 +73,6 @@ def return_rule(func: Callable[..., Any]) -> TypeRule | None:
     if rule is None or hasattr(func, "__wrapped__"):
         return None
     return replace(rule, description=inspect.formatannotation(hint))
-
-
-def hints_of(func: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the hints of a function, without those that can't be resolved at run time."""
-    try:
-        return get_type_hints(func, include_extras=True)
-    except Exception:  # noqa: BLE001  # a name that only a type checker imports, a hint that is no expression: no hint
-        return {}
 
 
 def _or_default(test: Test, default: Any) -> Test:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from ..core.annotations import bare_signature
 from ..core.clock import DATES_ALLOWED, is_in_range
 from ..core.grouping_policy import Gather
 from ..core.limits import Rate
@@ -168,7 +169,7 @@ def _problem_of_key(key: str | Callable[..., str | None], task: HorsiesTask[...,
         names = names_in(key)
     except ValueError as error:
         return f", which is not a valid format string: {error}."
-    parameters = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
+    parameters = list(bare_signature(task.func).parameters)[int(task.takes_context) :]
     for name in names:
         if name not in parameters:
             return f", which names {name!r}; allowed: the parameters {', '.join(parameters) or '(none)'}."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields
 from typing import Any, Final
 
+from ..core.annotations import bare_signature
 from ..core.options import Options
 from ..core.registry import registry
 from ..core.serialization import dumps
@@ -70,7 +70,7 @@ def _lines() -> Iterator[str]:
 
 def _signature_of(function: Callable[..., Any]) -> str:
     """Return a function's parameters, without the values of defaults: those may print differently in each process."""
-    parameters = inspect.signature(function).parameters.values()
+    parameters = bare_signature(function).parameters.values()
     return ",".join(
         f"{parameter.name}:{int(parameter.kind)}{'=' * (parameter.default is not parameter.empty)}"
         for parameter in parameters

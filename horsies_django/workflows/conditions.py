@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
+from ..core.annotations import annotations_of, bare_signature, hints_of
 from ..core.exceptions import NotRegistered
 from ..core.registry import imported_attribute
-from ..core.type_check import hints_of
 from ..core.workflow_errors import shown
 from ..enqueue.nodes import WorkflowContext
 
@@ -109,19 +109,18 @@ def _problem_of(function: FunctionType) -> str:
     if inspect.iscoroutinefunction(function):
         return ", a coroutine function"
     try:
-        inspect.signature(function).bind(None)
+        bare_signature(function).bind(None)
     except TypeError:
-        return str(inspect.signature(function))
+        return str(bare_signature(function))
     return ""
 
 
 @functools.cache
 def _is_annotated(function: FunctionType) -> bool:
     """Whether the annotations of a function make it a condition."""
-    if _problem_of(function):
+    # A name that exists only for type checkers is a text.
+    hints = {**annotations_of(function, as_text=True), **hints_of(function)}
+    if hints.get("return") not in (bool, "bool") or _problem_of(function):
         return False
-    first = next(iter(inspect.signature(function).parameters), "")
-    hints = hints_of(function) or function.__annotations__  # unresolved for names that exist only for type checkers
-    hint, gives = hints.get(first), hints.get("return")
-    takes_context = hint is WorkflowContext or (isinstance(hint, str) and hint.split(".")[-1] == "WorkflowContext")
-    return takes_context and gives in (bool, "bool")
+    hint = hints.get(next(iter(bare_signature(function).parameters)))
+    return hint is WorkflowContext or (isinstance(hint, str) and hint.split(".")[-1] == "WorkflowContext")

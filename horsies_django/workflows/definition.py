@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
+from ..core.annotations import bare_signature
 from ..core.exceptions import InvalidWorkflow
 from ..core.registry import registry
 from ..core.workflow_errors import DefinitionErrorCode, ErrorList, NodeError, shown
@@ -47,7 +47,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
         return cast("Workflow[Any]", workflow.with_key(cls._meta.options.definition_key))
 
     # It takes no more than the function does, which ``**params`` would promise (see signature_of()).
-    build_with.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    build_with.__signature__ = bare_signature(function)  # type: ignore[attr-defined]
     return build_with
 
 
@@ -138,7 +138,7 @@ def _build_with_errors(own: Any) -> Iterator[NodeError]:
     if not isinstance(own, classmethod):
         yield DefinitionErrorCode.INVALID_BUILD_WITH, f"build_with is {shown(own)}; allowed: a classmethod."
         return
-    for parameter in list(inspect.signature(own.__func__).parameters.values())[1:]:
+    for parameter in list(bare_signature(own.__func__).parameters.values())[1:]:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             problem = (
                 f"build_with has the positional parameter '{parameter}'; allowed: parameters that can be given by name."

@@ -12,8 +12,9 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
 
+from ..core.annotations import hints_of
 from ..core.results import TaskResult
-from ..core.type_check import hints_of, unwrapped
+from ..core.type_check import unwrapped
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join, NodeKind
 from ..enqueue.call_builder import CallBuilder, Target

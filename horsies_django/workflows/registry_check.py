@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
@@ -10,9 +9,9 @@ from typing import Any
 
 from django.apps import apps
 
+from ..core.annotations import bare_signature, hints_of
 from ..core.current_task import dry_run
 from ..core.exceptions import InvalidWorkflow
-from ..core.type_check import hints_of
 from ..core.workflow_errors import DefinitionError, DefinitionErrorCode, shown
 from .definition_registry import Builder, Definition, definition_registry
 from .workflow import Workflow
@@ -44,7 +43,7 @@ def _of_builder(builder: Builder) -> Iterator[DefinitionError]:
         yield DefinitionError(DefinitionErrorCode.INVALID_CASE, builder.path, None, problem)
         return
     if not builder.cases and _needs_arguments(builder.func):
-        problem = f"it takes {inspect.signature(builder.func)} and has no cases; allowed: at least one."
+        problem = f"it takes {bare_signature(builder.func)} and has no cases; allowed: at least one."
         yield DefinitionError(DefinitionErrorCode.BUILDER_WITHOUT_CASES, builder.path, None, problem)
         return
     yield from _of_calls(builder.func, builder.path, builder.cases or ({},))
@@ -63,9 +62,9 @@ def _of_case(function: Callable[..., Any], name: str, where: str, case: Any) -> 
         yield DefinitionError(DefinitionErrorCode.INVALID_CASE, name, None, f"{where}; allowed: a dict of arguments.")
         return
     try:
-        inspect.signature(function).bind(**case)
+        bare_signature(function).bind(**case)
     except TypeError as error:
-        problem = f"{where}: {error}; allowed: {inspect.signature(function)}."
+        problem = f"{where}: {error}; allowed: {bare_signature(function)}."
         yield DefinitionError(DefinitionErrorCode.INVALID_CASE, name, None, problem)
         return
     try:
@@ -84,7 +83,7 @@ def _of_case(function: Callable[..., Any], name: str, where: str, case: Any) -> 
 
 def _needs_arguments(function: Callable[..., Any]) -> bool:
     try:
-        inspect.signature(function).bind()
+        bare_signature(function).bind()
     except TypeError:
         return True
     return False
