@@ -586,8 +586,8 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
     [
         ('"\\ud800"', "lone surrogate"),
         ("1" * 5_000, "4300 digits"),
-        ("[" * 100_000, "recursion"),
-        ("[" * 990 + "]" * 990, "recursion"),
+        ("[" * 100_000, "while decoding a JSON array"),
+        ("[" * 990 + "]" * 990, "while decoding a JSON array|nested too deeply"),  # Python 3.14 decodes it
     ],
     ids=["lone surrogate", "too many digits", "very deep", "deep"],
 )
@@ -598,7 +598,7 @@ def test_a_payload_that_cannot_be_stored_is_refused_and_kept_in_the_form(staff, 
 
     assert response.status_code == 200
     html = unescape(response.content.decode())
-    assert error in html
+    assert re.search(error, html)
     assert f">\n{payload}</textarea>" in html
     assert handle.status() == "RUNNING"
 

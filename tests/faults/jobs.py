@@ -219,7 +219,7 @@ def is_reaped(pid: int) -> bool:
 
 @task
 def leave_processes_behind(gate: str) -> dict[str, int]:
-    """Start forked processes, a spawned one and programs, and leave them running; wait for the gate."""
+    """Start processes of each start method and programs, and leave them running; wait for the gate."""
     reading, writing = os.pipe()
     forked = os.fork()
     if not forked:
@@ -233,12 +233,18 @@ def leave_processes_behind(gate: str) -> dict[str, int]:
     starter = threading.Thread(target=child.start)  # a thread that ends must not take the process with it
     starter.start()
     starter.join()
-    spawned = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(FOREVER,))
-    spawned.start()
+    methods = {"spawned": "spawn", "served": "forkserver"}
+    others = {
+        name: multiprocessing.get_context(method).Process(target=time.sleep, args=(FOREVER,))
+        for name, method in methods.items()
+    }
+    for other in others.values():
+        other.start()
     program = subprocess.Popen(["sleep", str(FOREVER)])
     stubborn = subprocess.Popen(["sh", "-c", f"trap '' TERM; sleep {FOREVER}"])
     detached = subprocess.Popen(["sleep", str(FOREVER)], start_new_session=True)
-    pids = {"forked": forked, "grandchild": grandchild, "child": child.pid, "spawned": spawned.pid}
+    pids = {"forked": forked, "grandchild": grandchild, "child": child.pid}
+    pids |= {name: other.pid for name, other in others.items()}
     pids |= {"program": program.pid, "stubborn": stubborn.pid, "detached": detached.pid, "runner": os.getpid()}
     Entry.objects.bulk_create(Entry(key=name, pid=pid) for name, pid in pids.items())
     wait_for_gate(gate)

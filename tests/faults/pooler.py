@@ -27,21 +27,35 @@ default_pool_size = {size}
 listen_addr =
 listen_port = 5432
 unix_socket_dir = {folder}
+{more}
 """
 
 
+def find_pgbouncer() -> str | None:
+    return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+
+def prepares_statements() -> bool:
+    """Whether PgBouncer is 1.21 or later, which prepares statements in transaction mode."""
+    if not (program := find_pgbouncer()):
+        return False
+    found = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, found.split()[1].split(".")[:2])) >= (1, 21)
+
+
 @contextmanager
-def pgbouncer(own: Cluster, mode: str, size: int) -> Iterator[str]:
+def pgbouncer(own: Cluster, mode: str, size: int, more: str = "") -> Iterator[str]:
     """Yield the URL of the database behind a PgBouncer with ``size`` connections to the server.
 
-    Without PgBouncer the test is skipped, or fails if REQUIRE_PGBOUNCER is set, as ``.ci/run`` does.
+    Without PgBouncer the test is skipped, or fails if REQUIRE_PGBOUNCER is set, as ``.ci/run`` does. ``more`` is added
+    to its configuration.
     """
-    if not (program := shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")):
+    if not (program := find_pgbouncer()):
         message = "PgBouncer is missing: apt-get install pgbouncer"
         pytest.fail(message) if os.environ.get("REQUIRE_PGBOUNCER") else pytest.skip(message)
     with tempfile.TemporaryDirectory(prefix="horsies-pooler-") as folder:
         path = Path(folder, "pgbouncer.ini")
-        path.write_text(_CONFIGURATION.format(server=own.socket_folder, mode=mode, size=size, folder=folder))
+        path.write_text(_CONFIGURATION.format(server=own.socket_folder, mode=mode, size=size, folder=folder, more=more))
         if own.user:  # PgBouncer refuses to run as root
             shutil.chown(folder, own.user)
             path.chmod(0o644)

@@ -13,7 +13,7 @@ from horsies_django import Workflow
 from horsies_django.models import Task, TaskAttempt, Worker
 from tests.conftest import wait_until
 from tests.faults import jobs
-from tests.faults.pooler import pgbouncer
+from tests.faults.pooler import pgbouncer, prepares_statements
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
@@ -23,14 +23,14 @@ MANY = 300
 FEW, ENOUGH = 3, 40
 
 
-PLAIN, POOLED = "tests.settings", "tests.faults.pooled_settings"
+PLAIN, POOLED, PREPARED = "tests.settings", "tests.faults.pooled_settings", "tests.faults.prepared_settings"
 
 
 @pytest.fixture
 def pooler(own_cluster):
     """Start PgBouncer in front of ``own_cluster``. Request it before ``start``, whose processes it must outlive."""
     with ExitStack() as stack:
-        yield lambda mode, size: stack.enter_context(pgbouncer(own_cluster, mode, size))
+        yield lambda *arguments: stack.enter_context(pgbouncer(own_cluster, *arguments))
 
 
 @pytest.mark.slow
@@ -99,3 +99,22 @@ def test_sends_behind_pgbouncer_prepare_nothing(own_cluster, pooler):
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
         for _ in range(FEW):
             assert connection.execute("SELECT * FROM pg_prepared_statements").fetchall() == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not prepares_statements(), reason="needs PgBouncer 1.21")
+def test_a_worker_prepares_statements_in_transaction_mode_if_the_project_does(own_cluster, pooler, start):
+    url = pooler("transaction", FEW, "max_prepared_statements = 100")
+    worker = start("horsies_worker", "--threads", "2", DATABASE_URL=url, DJANGO_SETTINGS_MODULE=PREPARED)
+
+    jobs.write.send_many({"key": str(number)} for number in range(MANY))
+    wait_until(lambda: Task.objects.completed().count() == MANY, 60, "all tasks are completed")
+
+    assert Counter(Entry.objects.values_list("key", flat=True)) == {str(number): 1 for number in range(MANY)}
+    assert set(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED")}
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
+        prepared = [connection.execute("SELECT statement FROM pg_prepared_statements").fetchall() for _ in range(FEW)]
+    statements = {statement for rows in prepared for (statement,) in rows}
+    assert any("horsies_tasks" in statement for statement in statements)
+    assert worker.process.poll() is None
+    assert "Traceback" not in worker.output

@@ -38,10 +38,10 @@ def lowest_python() -> str:
     return str(PROJECT["requires-python"].removeprefix(">="))
 
 
-def highest_python() -> str:
-    """Return the highest Python version of the classifiers."""
+def classified_pythons() -> list[str]:
+    """Return the Python versions of the classifiers, the highest first."""
     found = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if " Python :: 3." in line]
-    return max(found, key=lambda version: int(version.partition(".")[2]))
+    return sorted(found, key=lambda version: int(version.partition(".")[2]), reverse=True)
 
 
 def python_of(version: str) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.docs.project import make_project, python_block
-from tests.release.bounds import highest_python, lower_bounds, lowest_python, python_of
+from tests.release.bounds import classified_pythons, lower_bounds, lowest_python, python_of
 from tests.release.installed import clean, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
@@ -133,11 +133,11 @@ def test_tests_run_from_the_source_distribution(distributions, tmp_path):
 
 @pytest.fixture(scope="module", params=["lowest", "highest"])
 def installed(request, distributions, install):
-    """The wheel with the lowest, or the highest, versions that its metadata allows."""
-    version = lowest_python() if request.param == "lowest" else highest_python()
-    python = python_of(version)
+    """The wheel with the lowest, or the highest, versions that its metadata allows, and the highest Python that is installed."""
+    versions = [lowest_python()] if request.param == "lowest" else classified_pythons()
+    python = next(filter(None, map(python_of, versions)), None)
     if python is None:
-        pytest.skip(f"Python {version} is not installed")
+        pytest.skip(f"Python {versions[0]} is not installed")
     pins = [f"{name}=={bound}" for name, bound in lower_bounds().items()] if request.param == "lowest" else []
     return install(distributions[1], *pins, extras="[binary,demo,opentelemetry,prometheus,words]", python=python)
 
