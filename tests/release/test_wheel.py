@@ -133,7 +133,7 @@ def test_tests_run_from_the_source_distribution(distributions, tmp_path):
 
 @pytest.fixture(scope="module", params=["lowest", "highest"])
 def installed(request, distributions, install):
-    """The wheel with the lowest, or the highest, versions that its metadata allows, and the highest Python that is installed."""
+    """The wheel with the lowest versions that its metadata allows, or the highest; of Python, the highest installed."""
     versions = [lowest_python()] if request.param == "lowest" else classified_pythons()
     python = next(filter(None, map(python_of, versions)), None)
     if python is None:
