@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -62,12 +63,29 @@ class HorsiesConfig(AppConfig):
         register(checks.check_schedules)
         register(checks.check_modules)
         register(checks.check_queues)
+        if _serves_by_runserver():
+            _start_embedded_workers()
 
     def load_metrics_server(self) -> ServeMetrics:
         """Return the function that serves a worker's metrics. Raises ImproperlyConfigured if its library is missing."""
         from .extras.prometheus.worker_server import serve
 
         return serve
+
+
+def _serves_by_runserver() -> bool:
+    """Whether ``runserver`` serves requests in this process, which is not the parent that watches the code."""
+    is_child = os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv
+    return sys.argv[1:2] == ["runserver"] and is_child
+
+
+def _start_embedded_workers() -> None:
+    from .core.backends import all_backends
+
+    if any(backend.parsed.options.embedded.when for backend in all_backends()):
+        from .worker.embedded import start_under_runserver  # only here, because it imports all of the worker
+
+        start_under_runserver()
 
 
 def subscribe() -> None:

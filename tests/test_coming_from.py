@@ -56,6 +56,7 @@ SECTIONS = {
     "recovery": options.RecoveryOptions,
     "retention": options.RetentionOptions,
     "worker": options.WorkerOptions,
+    "embedded": options.EmbeddedOptions,
     "defaults": options.DefaultOptions,
     "admin": options.AdminOptions,
     "queues": options.QueueOptions,

@@ -218,6 +218,24 @@ class WorkerOptions:
     # Undo after each body what it has set in its sessions, for one round trip.
     reset_sessions: bool = _option(False, BOOLEAN)
 
+    def rules_without_process(self, path: str) -> Iterator[Problem]:
+        """Yield a problem for each option that an embedded worker can't keep: it must not end the web process."""
+        for name in ("max_tasks_per_child", "max_memory_mb", "stall_timeout"):
+            if (value := getattr(self, name)) is not None:
+                allowed = "None for an embedded worker, which can't replace or kill the process that it runs in"
+                yield Problem(
+                    f"{path}['{name}']", value, allowed, "Run horsies_worker, which has processes of its own."
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedOptions:
+    """The options of a worker in threads of a web process."""
+
+    # None: only where code calls horsies_django.embedded.start().
+    when: Literal["runserver"] | None = _option(None, one_of("runserver", None))
+    threads: int = _option(2, integer(1, 1_000))
+
 
 @dataclass(frozen=True, slots=True)
 class DefaultOptions:
@@ -267,6 +285,7 @@ class Options:
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
+    embedded: EmbeddedOptions = field(default_factory=EmbeddedOptions)
     defaults: DefaultOptions = field(default_factory=DefaultOptions)
     admin: AdminOptions = field(default_factory=AdminOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
@@ -293,6 +312,7 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "recovery": RecoveryOptions,
     "retention": RetentionOptions,
     "worker": WorkerOptions,
+    "embedded": EmbeddedOptions,
     "defaults": DefaultOptions,
     "admin": AdminOptions,
     "metrics": MetricsOptions,
@@ -330,6 +350,8 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
     options = Options(**values)
     for name in ("recovery", "defaults"):
         problems += getattr(options, name).rules_between_keys(f"{root}['{name}']")
+    if options.embedded.when is not None:
+        problems += options.worker.rules_without_process(f"{root}['worker']")
     if not settings.USE_TZ:
         problems.append(Problem("USE_TZ", False, "True, as the queue compares times with a zone", "Set USE_TZ = True."))
     if options.database not in settings.DATABASES:

@@ -21,6 +21,9 @@ NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: The prefix of the name of the lease that the reapers of one backend share.
 REAPER_PREFIX: Final = "reaper"
 
+#: The prefix of the name of the lease that the embedded workers of one backend and host share.
+EMBEDDED_PREFIX: Final = "embedded"
+
 
 class ProbeStatus(NamedTuple):
     """The state of a lease's probes, by the database's clock; durations are in seconds.
@@ -56,6 +59,22 @@ class LeaseQuerySet(models.QuerySet["Lease"]):
     def renew(self, name: str, holder: str) -> bool:
         """Restart the lease's interval; return False if the holder has lost it."""
         return self.filter(name=name, holder=holder).update(renewed_at=Now()) == 1
+
+    def holder_of(self, name: str) -> str:
+        """Return the last holder of the lease; "" if there is none."""
+        return self.filter(name=name).values_list("holder", flat=True).first() or ""
+
+    def take_over(self, name: str, ended: str, holder: str) -> bool:
+        """Acquire the lease of a holder that has ended; return False if another process has acquired it since."""
+        return self.filter(name=name, holder=ended).update(holder=holder, renewed_at=Now()) == 1
+
+    def release(self, name: str, holder: str) -> None:
+        """Delete the lease, unless the holder has lost it."""
+        self.filter(name=name, holder=holder).delete()
+
+    def forget(self, prefix: str, seconds: float) -> None:
+        """Delete the leases with this prefix that were not renewed for ``seconds``."""
+        self.filter(name__startswith=prefix, renewed_at__lt=NowPlus(-seconds)).delete()
 
     def record(self, name: str, interval: float) -> None:
         """Record that something happens now, unless that was recorded within ``interval`` seconds."""

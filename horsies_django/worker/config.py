@@ -64,6 +64,7 @@ class WorkerConfig:
     reset_sessions: bool
     until: Until = Until.STOPPED
     is_quiet: bool = False  # claims nothing until it is resumed
+    is_embedded: bool = False  # in a process that does other work, which nobody may kill for a task
 
     @classmethod
     def of(

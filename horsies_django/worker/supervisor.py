@@ -20,18 +20,14 @@ from typing import Final, NamedTuple
 from django.conf import settings
 
 from ..core.sync import MAX_WAIT, Mailbox
-from ..db.connection import own_connection
 from ..enqueue.django_result import own_logging
-from ..models.check_migrated import MissingPrivilege
 from ..models.worker import WorkerRequest
-from ..reaper.loop import Reaper
-from ..schedules.scheduler import Scheduler
 from . import state_files
+from .background import Background
 from .config import Until, WorkerConfig
 from .console_logging import LogThread
 from .figures import HeartbeatFile, SupervisorFigures, serve_nothing
 from .inbox import Command
-from .listener import alive_for
 from .spawner import GROUP_GRACE, Child, Spawner, kill_process_group
 from .started_registry import ExitReason, Notice
 from .stop_signals import ABORT_TIMEOUT, LEAVE_TIMEOUT, quiet_signals, starting, stop_signals
@@ -86,7 +82,7 @@ class Supervisor:
         self._heartbeat_file = HeartbeatFile(config.heartbeat_file)
         self._spawner = Spawner(config, verbosity)
         self._store = SupervisorStore(config, partial(self._events.put, None))
-        self._scheduler: Scheduler | None = None
+        self._background = Background(config, self._fail)
         self._children: list[Child] = []
         self._starts: list[_Start] = []
         #: The latest starts of replacements for crashed runners whose rows may have asked them to stop or to be quiet.
@@ -131,20 +127,13 @@ class Supervisor:
         return in_order + ABORT_TIMEOUT, ABORT_GRACE + GROUP_GRACE + 2 * ABORT_TIMEOUT
 
     def _run(self) -> int:
-        loops: dict[str, Reaper | Scheduler] = {}
-        if self._config.reaper:
-            loops["reaper"] = Reaper(self._config.options, self._config.backend)
-        if self._config.scheduler and self._config.until is Until.STOPPED:
-            loops["scheduler"] = self._scheduler = Scheduler(self._config.options, self._config.backend)
-        for entry in loops.items():
-            threading.Thread(target=self._run_loop, args=entry, name=f"horsies-{entry[0]}", daemon=True).start()
+        self._background.start()
         self._store.start()
         self._starts = [_Start(time.monotonic(), self._config.is_quiet)] * self._config.processes
         with own_logging(), LogThread():
             while not self._is_done():
                 self.run_once()
-            for loop in loops.values():
-                loop.stop()
+            self._background.stop()
             self._spawner.close()
             self._store.close(0.0 if self._store.pending else ABORT_TIMEOUT)
             self._heartbeat_file.remove()
@@ -255,21 +244,9 @@ class Supervisor:
         with os.fdopen(child.report_pipe) as pipe:
             for line in map(str.strip, pipe):
                 if line in _NOTICES:
-                    self._on_notice(Notice(line))
+                    self._background.on_notice(Notice(line))
                 else:
                     self._events.put(partial(self._on_retiring, child, ExitReason(line)))
-
-    def _on_notice(self, notice: Notice) -> None:
-        """Pass a notice on to the scheduler, which has no connection of its own that listens.
-
-        Each listening connection is one more process of the server that every NOTIFY wakes.
-        """
-        if self._scheduler is None:
-            return
-        if notice is Notice.LISTENING:
-            self._scheduler.expect_notifications(alive_for(self._config))
-        else:
-            self._scheduler.wake()
 
     def _on_exit(self, child: Child) -> None:
         """Have the tasks of a runner that has ended recovered, and replace it unless its work is done."""
@@ -375,16 +352,6 @@ class Supervisor:
         self._leave_at = float("inf")  # counts from the end of the last runner
         for child in self._children:
             child.send(command)
-
-    def _run_loop(self, name: str, loop: Reaper | Scheduler) -> None:
-        try:
-            with own_connection(self._config.database, name, waits=True):
-                loop.run()
-        except MissingPrivilege as error:
-            self._fail(f"{name} failed, this worker stops: {error}")
-        except BaseException:  # noqa: BLE001  # _fail() logs it and stops the worker
-            # A worker that does not reap looks healthy and is not: it must fail visibly.
-            self._fail(f"{name} failed, this worker stops", exc_info=True)
 
     def _fail(self, reason: str, *, exc_info: bool = False) -> None:
         """Stop, and exit with status 1."""

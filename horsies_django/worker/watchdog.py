@@ -50,11 +50,12 @@ class Watchdog:
         return max(self._checked_at, oldest) + CHECK_INTERVAL
 
     def interrupt_due(self) -> bool:
-        """Interrupt executions that are over their time limit or were asked to stop; return whether one is now stuck.
+        """Interrupt executions that are over their time limit or were asked to stop.
 
-        An execution is stuck if it does not end within ``timeout_grace`` seconds: only the end of the process stops it.
+        One that does not end within ``timeout_grace`` seconds is stuck: only the end of the process stops it. Return
+        whether the process has to end for one. In an embedded worker each keeps its slot instead.
         """
-        now = time.monotonic()
+        now, is_embedded = time.monotonic(), self._state.config.is_embedded
         watched = [execution for pool in self._state.pools for execution in pool.watched]
         for execution in watched:
             if execution.stop_reason is None and now >= execution.ends_by:
@@ -65,12 +66,13 @@ class Watchdog:
             execution.interrupt()
         stuck = {execution for execution in watched if self._is_stuck(execution)} - self._stuck
         for execution in stuck:
-            message = "task can't be stopped id=%s: this runner takes no more work"
-            logger.error(message, execution.task_id, extra=log_attributes(execution.claimed))
+            effect = "it keeps its slot until it ends" if is_embedded else "this runner takes no more work"
+            message = "task can't be stopped id=%s: %s"
+            logger.error(message, execution.task_id, effect, extra=log_attributes(execution.claimed))
         self._stuck |= stuck
         for pool in self._state.pools:
             pool.watch_at = min(map(self._stop_at, pool.watched), default=NEVER)
-        return bool(stuck)
+        return bool(stuck) and not is_embedded
 
     def may_finish(self) -> bool:
         """Whether an execution runs that may still end in this process."""
@@ -83,6 +85,7 @@ class Watchdog:
 
     def record_end(self, execution: Execution) -> None:
         """Check before its result is stored, if the worker has stood still: a reaper may have taken the task."""
+        self._stuck.discard(execution)
         if time.monotonic() >= max(execution.submitted_at, self._checked_at) + CHECK_INTERVAL:
             self._is_check_requested = True
 

@@ -12,6 +12,7 @@ from horsies_django.core.limits import RATE_ALLOWED
 from horsies_django.core.options import (
     AdminOptions,
     DefaultOptions,
+    EmbeddedOptions,
     MetricsOptions,
     Options,
     QueueOptions,
@@ -125,6 +126,8 @@ RULES = [
         "0.001 to 3.1536e+09 (seconds), or None (the worker's task_timeout)",
         [0, -1, "30", True, NAN, INFINITY],
     ),
+    (("embedded",), "when", "'runserver' or None", ["always", True, 1]),
+    (("embedded",), "threads", *whole(1, 1_000)),
     (("admin",), "read_only", *switch()),
     (
         ("metrics",),
@@ -192,13 +195,16 @@ def test_a_wrong_value_is_one_error_with_its_path_the_allowed_values_and_a_hint(
         (("retention",), RetentionOptions),
         (("worker",), WorkerOptions),
         (("defaults",), DefaultOptions),
+        (("embedded",), EmbeddedOptions),
         (("admin",), AdminOptions),
         (("metrics",), MetricsOptions),
     ],
 )
 def test_the_rules_of_this_file_cover_every_option(section, kind):
     sections = (
-        {"queues", "recovery", "retention", "worker", "defaults", "admin", "metrics"} if kind is Options else set()
+        {"queues", "recovery", "retention", "worker", "embedded", "defaults", "admin", "metrics"}
+        if kind is Options
+        else set()
     )
 
     tested = {option for where, option, *_ in RULES if where == section}
@@ -215,6 +221,7 @@ def test_the_rules_of_this_file_cover_every_option(section, kind):
         (("recovery",), "check_interval", "check_interval_ms"),
         (("retention",), "complete", "completed"),
         (("worker",), "treads", "threads"),
+        (("embedded",), "wenn", "when"),
         (("admin",), "readonly", "read_only"),
         (("metrics",), "tokens", "token"),
     ],

@@ -1,4 +1,4 @@
-"""The tutorial, followed from its first line to its last, in three terminals and a browser."""
+"""The tutorial, followed from its first line to its last, in two terminals and a browser."""
 
 from __future__ import annotations
 
@@ -60,19 +60,18 @@ def environment(tmp_path):
 def test_the_tutorial_can_be_followed(tmp_path, environment):
     home = tmp_path / "home"
     home.mkdir()
-    create, tables, send, work, look, mend, result, test = blocks_of(PAGE)
+    create, tables, send, serve, mend, result, test = blocks_of(PAGE)
 
     with contextlib.ExitStack() as stack:
-        first, second, third = (stack.enter_context(Terminal(home, environment)) for _ in range(3))
+        first, second = (stack.enter_context(Terminal(home, environment)) for _ in range(2))
         enter(create, first)
         write_files(home / "shop")
         enter(tables, first)
         assert re.search(r"TaskHandle\('[0-9a-f-]{36}'\)", enter(send, first))
 
-        worker = stack.enter_context(started(work, second))
-        wait_until(lambda: re.search(expected_log(), worker.output), 60, "the worker logs what the page shows")
+        site = stack.enter_context(started(serve, second))
+        wait_until(lambda: re.search(expected_log(), site.output), 60, "the worker logs what the page shows")
 
-        stack.enter_context(started(look, third))
         browser = Browser()
         log_in(browser)
         assert "Failed" in browser.get(TASKS)

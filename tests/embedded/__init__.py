@@ -1,0 +1,1 @@
+"""The worker in threads of a web process."""

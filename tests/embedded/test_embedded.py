@@ -1,0 +1,280 @@
+"""``horsies_django.embedded`` and ``OPTIONS["embedded"]``: a worker in threads of a web process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from horsies_django import embedded
+from horsies_django.core.compat import task_backends
+from horsies_django.models import Lease, Task, TaskAttempt, Worker
+from tests.conftest import ROOT, wait_until
+from tests.embedded import jobs
+from tests.embedded.site import PYTHON, runserver, sites, worker_pid
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+UNDER_RUNSERVER = {"embedded": {"when": "runserver"}}
+
+#: A server that ends its process by the signal that has stopped it, as uvicorn does.
+SIGNALLED_SERVER = """
+import signal, threading
+
+stopped = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+import site_wsgi
+
+stopped.wait()
+{after}
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    with sites(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return tmp_path / "gate"
+
+
+def gunicorn(*flags):
+    return (sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", *flags, "site_wsgi")
+
+
+def pid_of(key):
+    """Return the process in which the last body with this key began, once it has."""
+    return wait_until(lambda: Entry.objects.filter(key=key).order_by("-pk").values_list("pid", flat=True).first())
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+class TestRunserver:
+    def test_the_process_that_serves_requests_runs_tasks_and_no_other(self, start):
+        site = start(*runserver(), **UNDER_RUNSERVER)
+
+        assert tasks.add.send(1, 2).value(timeout=60) == 3
+        assert worker_pid() != site.process.pid
+        site.wait_for("task completed")
+        assert site.output.count("worker ready") == 1
+
+        os.killpg(site.process.pid, signal.SIGINT)  # as Ctrl-C does
+        site.process.wait(20)
+        assert not Lease.objects.filter(name__startswith="embedded").exists()
+        assert not Worker.objects.exists()
+
+    def test_it_waits_for_the_tables(self, start, django_db_blocker):
+        with_table = Task._meta.db_table
+        from django.db import connection
+
+        with connection.schema_editor() as editor:
+            editor.alter_db_table(Task, with_table, "horsies_away")
+        try:
+            site = start(*runserver("--noreload"), **UNDER_RUNSERVER)
+            site.wait_for("embedded worker waits backend=default: The tables of horsies_django are not in")
+        finally:
+            with connection.schema_editor() as editor:
+                editor.alter_db_table(Task, "horsies_away", with_table)
+
+        assert tasks.add.send(1, 2).value(timeout=60) == 3
+
+    def test_a_reload_puts_back_what_runs_by_its_policy(self, start, gate):
+        site = start(*runserver(), **UNDER_RUNSERVER)
+        handle, other = jobs.hold.send("again", str(gate)), tasks.hold.send("once", str(gate))
+        first = pid_of("again")
+        pid_of("once")
+
+        # Until the reloader has seen the file for the first time, it does not notice a change.
+        wait_until(lambda: os.utime(site.settings) or "worker stopping" in site.output)
+
+        wait_until(lambda: pid_of("again") != first, what=f"it runs again: {site.output}")
+        gate.touch()
+        assert handle.value(timeout=60) == "again"
+        attempts = TaskAttempt.objects.filter(task=handle.id).order_by("attempt")
+        assert list(attempts.values_list("outcome", flat=True)) == ["WORKER_FAILURE", "COMPLETED"]
+        assert other.get(timeout=60).err.error_code == "WORKER_CRASHED"
+        assert Task.objects.get(pk=handle.id).retry_count == 0  # a stop is not charged
+
+    def test_the_next_start_recovers_at_once_what_a_killed_process_has_left(self, start, gate):
+        first = start(*runserver("--noreload"), **UNDER_RUNSERVER)
+        handle = jobs.hold.send("again", str(gate))
+        pid_of("again")
+        first.kill()
+        gate.touch()
+
+        start(*runserver("--noreload"), **UNDER_RUNSERVER)
+
+        assert handle.value(timeout=60) == "again"  # heartbeats would show it after two minutes
+        assert Task.objects.get(pk=handle.id).retry_count == 1
+        wait_until(lambda: Worker.objects.count() == 1, what="the row of the dead worker is deleted")
+
+    def test_a_body_that_can_not_be_interrupted_keeps_its_slot(self, start, tmp_path):
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        site = start(*runserver("--noreload"), **UNDER_RUNSERVER, worker={"timeout_grace": 0.1})
+        stuck = jobs.read_pipe.send(str(pipe))
+
+        site.wait_for("it keeps its slot until it ends")
+        assert tasks.add.send(1, 2).value(timeout=60) == 3
+        assert stuck.status() == "RUNNING"
+
+        pipe.write_text("late")
+        assert stuck.get(timeout=60).err.error_code == "TASK_TIMEOUT"
+        assert site.output.count("worker ready") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+class TestHosts:
+    def test_of_two_processes_of_a_host_one_works_and_the_other_takes_over(self, start, gate):
+        first = start(*runserver("--noreload"), **UNDER_RUNSERVER)
+        first.wait_for("worker ready")
+        second = start(*runserver("--noreload"), **UNDER_RUNSERVER)
+        handle = jobs.hold.send("again", str(gate))
+        assert pid_of("again") == first.process.pid
+        second.wait_for("Starting development server")
+        assert worker_pid() == first.process.pid
+
+        first.kill()
+        gate.touch()
+
+        assert handle.value(timeout=60) == "again"
+        assert pid_of("again") == second.process.pid
+
+    def test_a_process_that_stands_still_loses_its_lease(self, start):
+        first = start(*runserver("--noreload"), **UNDER_RUNSERVER)
+        first.wait_for("worker ready")
+        first.process.send_signal(signal.SIGSTOP)
+
+        second = start(*runserver("--noreload"), **UNDER_RUNSERVER)
+
+        second.wait_for("worker ready")
+        first.process.send_signal(signal.SIGCONT)
+        first.wait_for("lost its lease")
+        first.wait_for("worker stopped")
+        assert worker_pid() == second.process.pid
+
+    def test_each_host_works(self, start):
+        for host in ("one", "two"):
+            start(*runserver("--noreload"), host=host, **UNDER_RUNSERVER)
+
+        wait_until(lambda: set(Worker.objects.values_list("hostname", flat=True)) == {"one", "two"})
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+class TestServers:
+    def test_of_the_processes_that_gunicorn_forks_from_a_preloaded_site_one_works(self, start, gate):
+        site = start(*gunicorn("--preload", "--workers", "2"))
+        handle = jobs.hold.send("again", str(gate))
+        first = pid_of("again")
+        assert first == worker_pid() != site.process.pid
+
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: pid_of("again") != first, what=f"it runs again: {site.output}")
+        gate.touch()
+
+        assert handle.value(timeout=60) == "again"
+        assert site.process.pid != pid_of("again")
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_to_gunicorn_stops_in_order(self, start, number, gate):
+        site = start(*gunicorn(), worker={"shutdown_timeout": 10})
+        handle = tasks.hold.send("key", str(gate))
+        pid_of("key")
+
+        site.process.send_signal(number)
+        site.wait_for("Worker exiting")
+        gate.touch()
+
+        assert handle.value(timeout=60) == "key"
+        site.process.wait(20)
+        assert not Lease.objects.filter(name__startswith="embedded").exists()
+        assert not Worker.objects.exists()
+
+    def test_a_server_that_ends_by_the_signal_itself_stops_in_order_as_far_as_it_waits(self, start, tmp_path):
+        wait = "import time\nwhile any(t.name == 'horsies-embedded' for t in threading.enumerate()): time.sleep(0.01)"
+        (tmp_path / "server.py").write_text(SIGNALLED_SERVER.format(after=wait))
+        site = start(sys.executable, str(tmp_path / "server.py"))
+        worker_pid()
+
+        site.process.terminate()
+
+        assert site.process.wait(20) == -signal.SIGTERM
+        assert not Worker.objects.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("command", ["shell", "check", "test"])
+def test_no_other_command_starts_a_worker(start, tmp_path, command):
+    threads = "import threading; print([thread.name for thread in threading.enumerate()])"
+    (tmp_path / "site_tests.py").write_text(f"{threads}\n")
+    arguments = {"shell": ["-c", threads], "check": [], "test": ["site_tests"]}[command]
+
+    site = start(*PYTHON, command, *arguments, **UNDER_RUNSERVER)
+
+    assert site.process.wait(60) == 0
+    assert "horsies" not in site.output.replace("horsies_django", "")
+
+
+@pytest.fixture
+def options(settings):
+    def set_options(**options):
+        settings.TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "OPTIONS": options}}
+        return task_backends["default"]
+
+    return set_options
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_tasks_per_child", 100), ("max_memory_mb", 100), ("stall_timeout", 100.0)]
+)
+def test_options_that_end_a_process_are_refused(options, name, value):
+    sentence = (
+        f"TASKS['default']['OPTIONS']['worker'][{name!r}] is {value}; allowed: None for an embedded worker, which "
+        "can't replace or kill the process that it runs in."
+    )
+
+    assert options(worker={name: value}, **UNDER_RUNSERVER).check()[0].msg == sentence
+    assert options(worker={name: value}).check() == []
+    with pytest.raises(ImproperlyConfigured) as caught:
+        embedded.start()
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("threads", [0, 1_001, "2", None])
+def test_the_number_of_threads_is_checked(threads):
+    with pytest.raises(ValueError, match=r"threads is .*; allowed: a whole number from 1 to 1000"):
+        embedded.start(threads)
+
+
+def test_an_unknown_backend_is_an_error():
+    with pytest.raises(ValueError, match="There is no HorsiesBackend at TASKS\\['other'\\]"):
+        embedded.start(backend="other")
+
+
+def test_a_database_in_memory_is_refused():
+    program = (
+        "import django; from django.conf import settings\n"
+        "settings.configure(INSTALLED_APPS=['django.contrib.contenttypes', 'horsies_django'], USE_TZ=True,\n"
+        "    DATABASES={'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}},\n"
+        "    TASKS={'default': {'BACKEND': 'horsies_django.backend.HorsiesBackend'}})\n"
+        "django.setup()\n"
+        "from horsies_django import embedded\n"
+        "embedded.start()\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    assert "The database 'default' is in memory: no other thread can see its tasks." in done.stderr
