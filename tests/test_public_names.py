@@ -29,6 +29,7 @@ MODULES = [
     "horsies_django.admin",
     "horsies_django.backend",
     "horsies_django.db.online",
+    "horsies_django.embedded",
     "horsies_django.exceptions",
     "horsies_django.extras.opentelemetry",
     "horsies_django.log",
