@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import signal
 import threading
 from functools import cache
@@ -23,6 +22,7 @@ from django.db import Error
 
 from ..core.backends import all_backends
 from ..core.option_parsers import integer
+from ..core.platform import register_at_fork
 from ..core.process_identity import has_ended, process_identity
 from ..core.sync import StopEvent
 from ..db.connection import is_in_memory, own_connection
@@ -260,10 +260,11 @@ def _end() -> None:
 def _install_hooks() -> None:
     # Before the interpreter waits for the threads of executors: from then on no coroutine can call sync code any more.
     getattr(threading, "_register_atexit", atexit.register)(_end)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(
-            before=_fork_lock.acquire, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-        )
+    register_at_fork(before=_hold, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def _hold() -> None:
+    _fork_lock.acquire()
 
 
 def _after_fork_in_parent() -> None:
