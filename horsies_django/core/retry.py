@@ -10,16 +10,18 @@ after the policy's delay or, for ``"function"``, after the one that the task's o
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeGuard
 
 from .exceptions import LONGEST_DELAY, Discard, Retry
-from .results import ContractCode, OperationalCode, TaskResult
+from .results import ContractCode, OperationalCode
 from .serialization import clean_text
 
 if TYPE_CHECKING:
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("horsies_django")
 
-#: ``(exception, task_result) -> seconds``, or None to give up.
-Backoff: TypeAlias = Callable[[BaseException | None, Any], float | None]
+#: ``(exception, task_result)`` or ``(context)`` to seconds, a timedelta, or None to give up.
+Backoff: TypeAlias = (
+    Callable[[BaseException | None, Any], float | timedelta | None] | Callable[[Any], float | timedelta | None]
+)
 
 MAX_RETRIES: Final = 999
 MAX_INTERVAL: Final = 86_400.0
@@ -299,11 +303,11 @@ def retrying_policy(row: FailedRow, code: str, raised: BaseException | None = No
 
 
 def retry_delay(
-    row: FailedRow, code: str, raised: BaseException | None, result: TaskResult[Any, Any], backoff: object
+    row: FailedRow, code: str, raised: BaseException | None, backoff: object, arguments: Sequence[object]
 ) -> float | None:
     """Return the seconds until the next attempt; None if there is none.
 
-    ``backoff`` is the option of the task, which a policy of a function calls with the exception and the result.
+    ``backoff`` is the option of the task, which a policy of a function calls with these arguments.
     """
     policy = retrying_policy(row, code, raised)
     if policy is None:
@@ -313,11 +317,31 @@ def retry_delay(
     if policy.backoff_strategy is not ShortForm.FUNCTION or not callable(backoff):
         return policy.delay(row.retry_count + 1)
     try:
-        seconds = backoff(raised, result)
+        delay = backoff(*arguments)
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
     except BaseException:  # a sys.exit() here would end the thread and lose the result
         logger.exception("backoff raised id=%s: no retry", row.task_id)
         return None
+
+
+def takes_context(backoff: Callable[..., object]) -> bool:
+    """Whether a ``backoff`` takes one argument, the context; False if it takes the exception and the result.
+
+    Raises TypeError if it takes neither one nor two arguments, or is a coroutine function.
+    """
+    if inspect.iscoroutinefunction(backoff):
+        raise TypeError("it is a coroutine function")
+    try:
+        signature = inspect.signature(backoff)
+    except ValueError:  # some callables in C have none
+        return False
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        signature.bind(None)
+        return True
+    return False
 
 
 def is_retryable(error_code: str) -> bool:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ..models import Task, TaskAttempt
+    from ..models.attempt import AttemptError
     from .insert import NewRow
 
 logger = logging.getLogger("horsies_django")
@@ -277,17 +278,27 @@ def _worker_ids(row: Task, attempts: Sequence[TaskAttempt]) -> list[str]:
 
 
 def _errors(row: Task, attempts: Sequence[TaskAttempt]) -> list[FrameworkTaskError]:
-    errors = [_error(attempt) for attempt in attempts if attempt.outcome != AttemptOutcome.COMPLETED]
+    errors = [
+        _error(attempt.exception_class, attempt.traceback, attempt.error_code, attempt.error_message)
+        for attempt in attempts
+        if attempt.outcome != AttemptOutcome.COMPLETED
+    ]
     if row.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED):
         message = ((row.result or {}).get("err") or {}).get("message", "")
         errors.append(_error_without_exception(row.error_code, message))
     return errors
 
 
-def _error(attempt: TaskAttempt) -> FrameworkTaskError:
-    if attempt.exception_class:
-        return FrameworkTaskError(exception_class_path=attempt.exception_class, traceback=attempt.traceback)
-    return _error_without_exception(attempt.error_code, attempt.error_message)
+def add_error(result: FrameworkTaskResult[..., Any], error: AttemptError) -> None:
+    """Turn the result of a running task into that of one that has failed with this error."""
+    result.errors.append(_error(error.exception_class, error.traceback, error.code, error.message))
+    object.__setattr__(result, "status", TaskResultStatus.FAILED)
+
+
+def _error(exception_class: str, traceback: str, code: str, message: str) -> FrameworkTaskError:
+    if exception_class:
+        return FrameworkTaskError(exception_class_path=exception_class, traceback=traceback)
+    return _error_without_exception(code, message)
 
 
 def _error_without_exception(code: str | None, message: str) -> FrameworkTaskError:

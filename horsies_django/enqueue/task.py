@@ -511,8 +511,9 @@ def task(
     - ``name`` is the task's name in rows, instead of the function's dotted path; ``aliases`` are former names or dotted
       paths, whose rows the task runs as well.
     - ``max_attempts`` alone retries any failure. ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a
-      callable ``(exception, task_result) -> seconds | None``. ``retry_policy`` replaces both. ``exception_mapper`` maps
-      exception classes, and their subclasses, to error codes of yours.
+      function of ``(exception, task_result)`` or of the context alone, which returns seconds, a timedelta, or None to
+      give up. ``retry_policy`` replaces both. ``exception_mapper`` maps exception classes, and their subclasses, to
+      error codes of yours.
     - ``timeout`` is in seconds. With ``atomic``, the function's work, its COMPLETED status and its attempt are one
       transaction on the queue's database.
     - ``max_concurrency`` and ``rate_limit`` apply to each ``concurrency_key`` (see :mod:`~.limits`).

@@ -24,6 +24,7 @@ from ..core.serialization import check_size, clean_text, dumps, encode
 from ..core.type_check import return_problem
 from ..db.errors import is_outage
 from ..db.snooze_on_outage import OUTAGE_SNOOZE
+from ..enqueue.django_result import add_error
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
 from ..models.claims import Completion, error_result
@@ -206,7 +207,11 @@ def _error_result(
 ) -> ExecutionResult:
     result = dumps({"err": shown.as_json()})
     backoff = task.backoff if isinstance(task, HorsiesTask) else None
-    delay = retry_delay(execution.claimed, error.code, raised, TaskResult(err=shown), backoff)
+    arguments: tuple[Any, ...] = (raised, TaskResult(err=shown))
+    if (context := execution.backoff_context) is not None:
+        add_error(context.task_result, error)
+        arguments = (context,)
+    delay = retry_delay(execution.claimed, error.code, raised, backoff, arguments)
     return ExecutionResult(
         execution,
         _completion(execution, result, error, delay),

@@ -19,6 +19,7 @@ from ..core.compat import FrameworkTask
 from ..core.exceptions import NotRegistered, Snooze, TaskRevoked
 from ..core.registry import registry
 from ..core.results import OperationalCode
+from ..core.retry import takes_context
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
 from ..db import postgres
@@ -82,7 +83,8 @@ async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> Exe
         call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
         if signal_dispatcher.has_started_receivers(execution.claimed):
             await sync_to_async(signal_dispatcher.send_started)(execution.claimed, execution.database)
-        context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
+        needs_context = call.task.takes_context or _backoff_takes_context(call.task)
+        context = await sync_to_async(_context)(execution, call.task) if needs_context else []
         function = _function(execution, call, context, is_async=True)
         execution.raise_if_too_late()
         value = await execution.cancellable(function(), task)
@@ -114,7 +116,8 @@ def _raised(execution: Execution, call: _PreparedCall | None, error: BaseExcepti
 
 
 def _value(execution: Execution, call: _PreparedCall) -> Any:
-    context = [_context(execution)] if call.task.takes_context else []
+    needs_context = call.task.takes_context or _backoff_takes_context(call.task)
+    context = _context(execution, call.task) if needs_context else []
     is_async = _is_coroutine_function(call.task.func)
     function = _function(execution, call, context, is_async=is_async)
     execution.raise_if_too_late()  # reading the arguments may have taken long
@@ -249,11 +252,22 @@ def _loads(text: str) -> Any:
     return [] if text == "[]" else json.loads(text)
 
 
-def _context(execution: Execution) -> TaskContext:
+def _backoff_takes_context(task: FrameworkTask[..., Any]) -> bool:
+    return isinstance(task, HorsiesTask) and callable(task.backoff) and takes_context(task.backoff)
+
+
+def _context(execution: Execution, task: FrameworkTask[..., Any]) -> Sequence[TaskContext]:
+    """Read the row for the context of the function, of its backoff, or of both; return what the function takes of it.
+
+    A backoff gets what was read before the body: its connection may be unusable afterwards.
+    """
     row = signal_dispatcher.running_row(execution.claimed, execution.database)
     execution.state = row.checkpoint
-    execution.has_context = True
-    return TaskContext(task_result=result_of(row), run=execution)
+    context = TaskContext(task_result=result_of(row), run=execution)
+    if _backoff_takes_context(task):
+        execution.backoff_context = context
+    execution.has_context = task.takes_context
+    return [context] if task.takes_context else []
 
 
 #: The columns that a new group copies from the call that opens it.

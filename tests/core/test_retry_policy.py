@@ -421,6 +421,12 @@ POLICY = RetryPolicy.fixed([1], auto_retry_for=["X"])
         ({"backoff": NAN}, "backoff is nan; "),
         ({"backoff": INFINITY}, "backoff is inf; "),
         ({"backoff": [1, 2]}, "backoff is [1, 2]; "),
+        (
+            {"backoff": lambda: 1},
+            ": too many positional arguments; allowed: a function (exception, task_result) or (context).",
+        ),
+        ({"backoff": lambda one, two, three: 1}, ": missing a required argument: 'two'; allowed: "),
+        ({"backoff": tasks.anoop.func}, ": it is a coroutine function; allowed: a function (exception, task_result) "),
         ({"retry_policy": 3}, "retry_policy is 3; allowed: a RetryPolicy."),
         ({"retry_policy": RetryPolicy}, "retry_policy is <class "),
         (

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from horsies_django import RetryPolicy, TaskError, TaskResult, current_task, task
@@ -182,6 +183,24 @@ def give_up_on_value_error(exception, task_result):
 def choosy(key: str):
     Entry.objects.create(key=key)
     raise (RuntimeError if Entry.objects.filter(key=key).count() < 3 else ValueError)("choosy")
+
+
+backoff_contexts = []
+
+
+def give_up_on_value_error_of(context):
+    backoff_contexts.append(context)
+    return None if context.task_result.errors[-1].exception_class is ValueError else timedelta(0)
+
+
+@task(max_attempts=5, backoff=give_up_on_value_error_of)
+def choosy_by_context():
+    raise (RuntimeError if current_task().attempt == 1 else ValueError)("choosy")
+
+
+@task(max_attempts=5, backoff=give_up_on_value_error_of, takes_context=True)
+async def achoosy_by_context(context):
+    raise (RuntimeError if context.attempt == 1 else ValueError)("choosy")
 
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))

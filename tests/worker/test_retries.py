@@ -8,6 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
+from horsies_django.core.compat import TaskResultStatus
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.database import querying_threads
@@ -113,6 +114,22 @@ def test_a_backoff_callable_can_stop_the_retries(drain):
 
     assert handle.get(0).err.message == "choosy"
     assert Entry.objects.filter(key="choosy").count() == 3
+
+
+@pytest.mark.parametrize("job", [tasks.choosy_by_context, tasks.achoosy_by_context])
+def test_a_backoff_may_take_the_context_and_return_a_timedelta(drain, job):
+    tasks.backoff_contexts.clear()
+    handle = job.send()
+
+    drain()
+
+    assert handle.get(0).err.message == "choosy"
+    first, second = tasks.backoff_contexts
+    assert (first.attempt, second.attempt, second.max_attempts) == (1, 2, 5)
+    errors = [[error.exception_class for error in context.task_result.errors] for context in (first, second)]
+    assert errors == [[RuntimeError], [RuntimeError, ValueError]]
+    assert second.task_result.id == str(handle.id)
+    assert second.task_result.status == TaskResultStatus.FAILED
 
 
 def test_a_retry_after_good_until_is_not_scheduled(drain):
