@@ -301,7 +301,7 @@ class StoredSize(Func):
 
 def encode_pk(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list[str]:
     """Return primary keys in the text form of the database."""
-    if connection.features.has_native_uuid_field:
+    if connection.vendor == "postgresql":
         return [str(key) for key in keys]
     return [key.hex if isinstance(key, UUID) else str(key) for key in keys]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.utils.crypto import constant_time_compare
+from secrets import compare_digest
 
 from ..core.options import MetricsOptions
 
@@ -17,4 +17,4 @@ def is_open(options: MetricsOptions, endpoint: str, authorization: str) -> bool:
     scheme, _, token = authorization.partition(" ")
     if not options.token or scheme.lower() != "bearer":
         return False
-    return constant_time_compare(token.strip(), options.token)
+    return compare_digest(token.strip().encode(), options.token.encode())

@@ -122,7 +122,7 @@ def _next_window(database: str) -> _Window | None:
     first = attempts.filter(pk__gt=position).values_list("pk", flat=True).first()
     if first is None:
         return None
-    size = SIZE if connections[database].features.has_select_for_update else SIZE_OF_SQLITE
+    size = SIZE_OF_SQLITE if connections[database].vendor == "sqlite" else SIZE
     window = attempts.filter(pk__gte=first, pk__lt=first + size)
     unsettled = window.filter(finished_at__gte=NowPlus(-SETTLE_DELAY)).values_list("pk", flat=True).first()
     if unsettled is not None:

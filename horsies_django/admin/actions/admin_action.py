@@ -18,7 +18,7 @@ from ...core.numbers import fill_numbers
 from ..base import is_read_only
 
 if TYPE_CHECKING:
-    from django.utils.functional import _StrPromise
+    from django_stubs_ext import StrPromise
 
 logger = logging.getLogger("horsies_django.admin")
 
@@ -46,16 +46,16 @@ class AdminAction:
     """
 
     name: str
-    label: _StrPromise | str
-    list_label: _StrPromise | str
-    question: _StrPromise | str = ""
+    label: StrPromise | str
+    list_label: StrPromise | str
+    question: StrPromise | str = ""
     act: Callable[..., int]
     message: Callable[[int], str]
     has_button: Callable[[Any], bool] | None = None
     statuses: Collection[str] | None = None
     logged_columns: tuple[str, ...] = ("status",)
     permission: str = ""
-    warning: _StrPromise | str = ""
+    warning: StrPromise | str = ""
     form: type[Form] | None = None
 
     @property
