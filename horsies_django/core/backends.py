@@ -42,6 +42,12 @@ def backends_on(database: str) -> dict[str, ConfiguredBackend]:
     return {backend.alias: backend for backend in all_backends() if backend.config.database == database}
 
 
+def listen_database_of(database: str) -> str:
+    """Return the alias over which LISTEN works for the queue in ``database``: its own unless a backend names one."""
+    named = (backend.config.listen_database for backend in backends_on(database).values())
+    return next(filter(None, named), database)
+
+
 def config_of(alias: object) -> Options:
     """Return the options of a backend. Raises InvalidTask for an alias of another kind of backend."""
     if not isinstance(alias, str) or alias not in task_backends.settings:

@@ -280,6 +280,8 @@ class Options:
     """The OPTIONS of one backend alias."""
 
     database: str = _option("default", text("an alias of DATABASES", r".+"))
+    # Leads to the same database without a pooler, for LISTEN.
+    listen_database: str = _option("", text("an alias of DATABASES", r".*"))
     serializer: Literal["json", "rich"] = _option("json", one_of("json", "rich"))
     queues: Mapping[str, QueueOptions] = field(default_factory=dict)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
@@ -354,16 +356,19 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
         problems += options.worker.rules_without_process(f"{root}['worker']")
     if not settings.USE_TZ:
         problems.append(Problem("USE_TZ", False, "True, as the queue compares times with a zone", "Set USE_TZ = True."))
-    if options.database not in settings.DATABASES:
-        problems.append(
-            Problem(
-                f"{root}['database']",
-                options.database,
-                " or ".join(map(repr, settings.DATABASES)),
-                "Name the alias of DATABASES that holds the queue's tables.",
-            )
-        )
+    problems += _unknown_aliases(options, root)
     return Parsed(options, tuple(problems))
+
+
+def _unknown_aliases(options: Options, root: str) -> Iterator[Problem]:
+    """Yield a problem for each database that DATABASES does not have."""
+    hints = {
+        "database": "Name the alias of DATABASES that holds the queue's tables.",
+        "listen_database": "Name an alias of DATABASES that leads to the same database without a pooler.",
+    }
+    for name, hint in hints.items():
+        if (value := getattr(options, name)) and value not in settings.DATABASES:
+            yield Problem(f"{root}['{name}']", value, " or ".join(map(repr, settings.DATABASES)), hint)
 
 
 def backend_problems(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:

@@ -72,9 +72,23 @@ NETWORK: Final[Mapping[str, int]] = {
 LOCK_TIMEOUT: Final = "10s"
 
 
+#: Which cluster and which of its databases a connection is to.
+_IDENTITY: Final = """
+SELECT system_identifier, oid FROM pg_control_system(), pg_database WHERE datname = current_database()
+"""
+
+
+def database_identity(alias: str) -> tuple[int, int]:
+    """Return what tells the database of ``alias`` from any other, whatever host or pooler leads to it."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_IDENTITY)
+        system_identifier, oid = cursor.fetchone()
+    return system_identifier, oid
+
+
 def own_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a project's OPTIONS for a connection of our own: with a name, no pool, timeouts, and READ COMMITTED."""
-    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+    from psycopg import IsolationLevel
 
     own = {**NETWORK, **options, "application_name": f"horsies {name}"[:63]}
     own.pop("pool", None)
@@ -339,6 +353,7 @@ class ConnectionListener:
         self._channel = channel
         self._listening_on: Any = None
         self._received: list[str] = []
+        self.is_listening = False
 
     def fileno(self) -> int | None:
         """Return the descriptor that becomes readable when a notification arrives; None without a connection."""
@@ -357,12 +372,18 @@ class ConnectionListener:
         if not self._is_open or connection is self._listening_on or self._wrapper.in_atomic_block:
             return False
         self._listening_on = connection  # even if it fails: a connection that can't listen is not tried again
+        self.is_listening = False
         self._received.clear()
         if connection.prepare_threshold is None:  # set_up_session() did not run, or has found a pooler
             return False
+        with self._wrapper.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            if cursor.fetchone() != (connection.info.backend_pid,):  # a pooler, and the project prepares statements
+                return False
         connection.add_notify_handler(lambda notice: self._on_notification(notice.payload))
         with self._wrapper.cursor() as cursor:
             cursor.execute(f"LISTEN {self._channel}")
+        self.is_listening = True
         return True
 
     def receive(self, *, is_readable: bool) -> list[str]:

@@ -17,6 +17,7 @@ from ..core.compat import task_backends
 from ..core.middleware import load_factory
 from ..core.options import Parsed, QueueOptions, backend_problems
 from ..db.check_database import database_problem
+from ..db.connection import identity_of
 
 if TYPE_CHECKING:
     from ..core.options import Options
@@ -51,6 +52,7 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
             )
         )
     messages += _check_order(alias, parsed.options)
+    messages += _check_listen_database(alias, parsed.options)
     if parsed.options.database in settings.DATABASES:
         if apps.is_installed("horsies_django"):
             messages += _check_router(alias, parsed.options.database)
@@ -71,6 +73,28 @@ def _check_router(alias: str, database: str) -> Iterator[CheckMessage]:
             obj=alias,
             id="horsies.E011",
         )
+
+
+def _check_listen_database(alias: str, options: Options) -> Iterator[CheckMessage]:
+    """Yield an error if ``listen_database`` can't receive the notifications of the queue's database."""
+    if not options.listen_database or not {options.listen_database, options.database} <= settings.DATABASES.keys():
+        return
+    where = f"TASKS['{alias}']['OPTIONS']['listen_database'] is {options.listen_database!r}"
+    if database_problem(options.listen_database) or database_problem(options.database):
+        return
+    own, queue = connections[options.listen_database], connections[options.database]
+    own_identity, identity = (identity_of(connection.settings_dict) for connection in (own, queue))
+    differing = {key for key in {*own_identity, *identity} if own_identity.get(key) != identity.get(key)}
+    if own.vendor != "postgresql" or own.vendor != queue.vendor:
+        problem = f"{where}, and the two are {own.display_name} and {queue.display_name}; allowed: PostgreSQL."
+    elif own.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        problem = f"{where}, whose DISABLE_SERVER_SIDE_CURSORS says that it is behind a pooler, where LISTEN fails."
+    elif differing and differing <= {"NAME", "OPTIONS dbname"}:
+        problem = f"{where}, which is another database than {options.database!r}: no notification arrives there."
+    else:
+        return
+    hint = "Name an alias that leads to the same database without a pooler, or remove it."
+    yield Error(problem, hint=hint, obj=alias, id="horsies.E012")
 
 
 def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:

@@ -17,10 +17,10 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import wait as wait_for_futures
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -30,9 +30,11 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 from django.utils.asyncio import async_unsafe
 
+from ..core.backends import listen_database_of
 from ..core.status import TASK_TERMINAL_STATES
 from ..db import completions, notifications, postgres
 from ..db.connection import is_visible_only_here, own_connection
+from ..db.listen_thread import ListenThread
 
 logger = logging.getLogger("horsies_django")
 
@@ -173,8 +175,7 @@ class _Poller:
             self._waiters.add(waiter)
             self._urgent.add(waiter)
             self._interval = _FIRST_POLL
-            with suppress(BlockingIOError):  # it has been woken often enough
-                self._wake.send(b".")
+            self._wake_up()
 
     def leave(self, waiter: _Waiter) -> None:
         """Forget this waiter."""
@@ -195,6 +196,10 @@ class _Poller:
             raise
         self._is_running = True
 
+    def _wake_up(self) -> None:
+        with suppress(OSError):  # it has been woken often enough, or has ended
+            self._wake.send(b".")
+
     def _stop(self) -> None:
         self._is_running = False
         self._wake.close()
@@ -202,13 +207,10 @@ class _Poller:
 
     def _run(self) -> None:
         try:
-            with own_connection(self._database, "waiter", is_busy=True):
-                is_postgres = postgres.can_listen(self._database)
-                listener = postgres.ConnectionListener(self._database, postgres.COMPLETIONS) if is_postgres else None
+            with own_connection(self._database, "waiter", is_busy=True), self._listening() as listener:
                 while (pause := self._step()) is not None:
                     self._sleep(pause, listener)
-                    if listener is not None:
-                        self._listen(listener)
+                    self._listen(listener)
         except Exception as error:  # noqa: BLE001  # raised in the threads that wait
             with self._lock:
                 waiters, self._waiters, self._urgent = self._waiters, set(), set()
@@ -246,21 +248,56 @@ class _Poller:
                     self.leave(waiter)
         return 0.0
 
-    def _listen(self, listener: postgres.ConnectionListener) -> None:
+    @contextmanager
+    def _listening(self) -> Iterator[postgres.ConnectionListener | None]:
+        """Yield the listener on this thread's connection; None if there is none, or if another thread listens."""
+        alias = listen_database_of(self._database)
+        if not postgres.can_listen(self._database):
+            yield None
+        elif alias == self._database:
+            yield postgres.ConnectionListener(alias, postgres.COMPLETIONS)
+        else:
+            thread = ListenThread(
+                self._database,
+                alias,
+                postgres.COMPLETIONS,
+                "waiter listen",
+                on_listen=self._on_listen,
+                on_received=self._on_received,
+                on_lost=self._on_lost,
+            )
+            thread.start()
+            try:
+                yield None
+            finally:
+                thread.stop()
+
+    def _listen(self, listener: postgres.ConnectionListener | None) -> None:
         """Receive notifications of ends, and let workers send them. Without them, polls find the ends."""
         try:
-            if listener.listen():
-                self._polled_at = self._renew_at = float("-inf")  # poll again for the ends before
+            if listener is not None and listener.listen():
+                self._on_listen()
             if time.monotonic() >= self._renew_at:
                 notifications.send(self._database, [postgres.SUBSCRIBE])
                 self._renew_at = time.monotonic() + completions.RENEW_INTERVAL
-            ended = set().union(*map(completions.loads, listener.receive(is_readable=True)))
+            if listener is not None:
+                self._on_received(listener.receive(is_readable=True))
         except Error as error:
-            logger.info("completions not received, polling instead error=%s", error)
-            return
-        if ended:
+            self._on_lost(error)
+
+    def _on_listen(self) -> None:
+        with self._lock:
+            self._polled_at = self._renew_at = float("-inf")  # poll again for the ends before
+            self._wake_up()
+
+    def _on_received(self, payloads: Iterable[str]) -> None:
+        if ended := set().union(*map(completions.loads, payloads)):
             with self._lock:
                 self._urgent |= {waiter for waiter in self._waiters if waiter.short_key in ended}
+                self._wake_up()
+
+    def _on_lost(self, error: Error) -> None:
+        logger.info("completions not received, polling instead error=%s", error)
 
     def _sleep(self, seconds: float, listener: postgres.ConnectionListener | None) -> None:
         """Sleep until there is a new waiter or a notification, ``seconds`` at most."""

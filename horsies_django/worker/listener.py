@@ -14,6 +14,7 @@ from django.db import Error, connections
 from ..core.sync import Mailbox
 from ..db import completions, notifications, postgres
 from ..db.connection import own_connection
+from ..db.listen_thread import ListenThread
 from ..db.notifications import (
     MAX_NAME_LENGTH,
     REVOKED,
@@ -44,12 +45,12 @@ def alive_for(config: WorkerConfig) -> float:
 
 
 class Listener:
-    """LISTENs on the producer's own connection, in its thread.
+    """LISTENs on the producer's own connection, in its thread; or in another one, if ``listen_database`` is set.
 
     While it can't, ``is_alive`` is False and the producer polls. ``report`` passes on what the supervisor has to know.
 
-    This takes the fewest wake-ups between a NOTIFY and the claim: of one server process and of this one, which claims
-    itself. On an idle machine the wake-ups are most of the latency.
+    The producer's own takes the fewest wake-ups between a NOTIFY and the claim: of one server process and of this one,
+    which claims itself. On an idle machine the wake-ups are most of the latency.
 
     LISTEN succeeding proves nothing: behind a pooler that shares connections between transactions, notifications never
     arrive. So the producer notifies its own id now and then, and only its arrival counts.
@@ -70,6 +71,7 @@ class Listener:
         self._inbox = inbox
         self._report = report
         self._connection: postgres.ConnectionListener | None = None
+        self._thread: ListenThread | None = None
         self._completion_notifier = CompletionNotifier(config.database, worker_id)
         self._alive_for = alive_for(config)
         self._pinged_at = float("-inf")
@@ -82,14 +84,30 @@ class Listener:
 
     def start(self) -> None:
         """Begin to listen, if the database supports it."""
-        if postgres.can_listen(self._config.database):
-            self._connection = postgres.ConnectionListener(self._config.database, postgres.CHANNEL)
+        database = self._config.database
+        if not postgres.can_listen(database):
+            return
+        completions.register_sink(database, self._completion_notifier)
+        if (alias := self._config.options.listen_database or database) == database:
+            self._connection = postgres.ConnectionListener(database, postgres.CHANNEL)
             self._inbox.attach(self)
-            completions.register_sink(self._config.database, self._completion_notifier)
+            return
+        self._thread = ListenThread(
+            database,
+            alias,
+            postgres.CHANNEL,
+            f"{self._worker_id} listen",
+            on_listen=self._on_listen,
+            on_received=self._on_received,
+            on_lost=self._on_lost,
+        )
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop listening, and stop sending completions."""
         self._inbox.detach()
+        if self._thread is not None:
+            self._thread.stop()
         completions.unregister_sink(self._config.database, self._completion_notifier)
         self._completion_notifier.close()
 
@@ -116,16 +134,25 @@ class Listener:
             return
         try:
             if self._connection.listen():
-                # Notifications from before are lost.
-                self._inbox.put(Command.POLL)
-                self._inbox.put(Command.PING)
-                self._report(Notice.SCHEDULES_CHANGED)
-            for payload in dict.fromkeys(self._connection.receive(is_readable=is_readable)):
-                self._handle(payload)
+                self._on_listen()
+            self._on_received(self._connection.receive(is_readable=is_readable))
         except Error as error:
-            self._pinged_at = float("-inf")
-            logger.warning("LISTEN lost, polling until it is back error=%s", error)
-            self._inbox.put(Command.POLL)
+            self._on_lost(error)
+
+    def _on_listen(self) -> None:
+        # Notifications from before are lost.
+        self._inbox.put(Command.POLL)
+        self._inbox.put(Command.PING)
+        self._report(Notice.SCHEDULES_CHANGED)
+
+    def _on_received(self, payloads: Iterable[str]) -> None:
+        for payload in dict.fromkeys(payloads):
+            self._handle(payload)
+
+    def _on_lost(self, error: Error) -> None:
+        self._pinged_at = float("-inf")
+        logger.warning("LISTEN lost, polling until it is back error=%s", error)
+        self._inbox.put(Command.POLL)
 
     def _handle(self, payload: str) -> None:
         if payload.startswith(postgres.PING):

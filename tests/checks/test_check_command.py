@@ -37,7 +37,7 @@ def test_check_prints_every_mistake_of_every_backend_with_a_hint_for_each(check)
     assert "Traceback" not in output
     for message in (
         "['default']['OPTIONS']['database'] is 'nowhere'; allowed: 'default'.",
-        "['default']['OPTIONS']['colour'] is not an option; allowed: database, serializer, queues, recovery, ",
+        "['default']['OPTIONS']['colour'] is not an option; allowed: database, listen_database, serializer, queues, ",
         "['default']['OPTIONS']['serializer'] is 'pickle'; allowed: 'json' or 'rich'.",
         "['queues']['emials'] is not an option; allowed: the names in QUEUES: default, emails.",
         "['queues']['emails']['priority'] is 1000; allowed: a whole number from -100 to 100.",
@@ -176,6 +176,21 @@ def test_check_says_nothing_about_a_new_project_on_postgresql(tmp_path):
     check = django("check", "--fail-level", "WARNING")
 
     assert (check.returncode, check.stdout) == (0, "System check identified no issues (0 silenced).\n"), check.stderr
+
+
+def test_check_refuses_a_listen_database_that_cannot_receive_the_notifications(check):
+    status, output = check("listening")
+
+    assert status == 1
+    start = "TASKS['{0}']['OPTIONS']['listen_database'] is '{0}'"
+    for alias, problem in {
+        "other": ", which is another database than 'default': no notification arrives there.",
+        "pooled": ", whose DISABLE_SERVER_SIDE_CURSORS says that it is behind a pooler, where LISTEN fails.",
+        "sqlite": ", and the two are SQLite and PostgreSQL; allowed: PostgreSQL.",
+    }.items():
+        assert f"(horsies.E012) {start.format(alias)}{problem}" in output
+    assert output.count("horsies.E012") == 3
+    assert "['listen_database'] is 'nowhere'; allowed: 'default' or 'direct' or 'other' or " in output
 
 
 def test_sending_a_task_to_an_unknown_queue_raises_invalid_task(settings):

@@ -152,7 +152,7 @@ def test_every_block_of_settings_has_options_that_exist(name, monkeypatch):
         for alias, settings in tasks.items():
             problems = HorsiesBackend(alias, settings).parsed.problems if settings["BACKEND"] == BACKEND else ()
             # These tests have no second database: test_the_queue_gets_a_database_of_its_own has one.
-            assert [problem for problem in problems if not problem.path.endswith("['database']")] == []
+            assert [problem for problem in problems if not problem.path.endswith("database']")] == []
 
 
 def assigned(name: str, code: str) -> list[Any]:

@@ -23,7 +23,10 @@ MANY = 300
 FEW, ENOUGH = 3, 40
 
 
-PLAIN, POOLED, PREPARED = "tests.settings", "tests.faults.pooled_settings", "tests.faults.prepared_settings"
+PLAIN, POOLED, PREPARED, LISTENING = (
+    "tests.settings",
+    *(f"tests.faults.{name}_settings" for name in ("pooled", "prepared", "listening")),
+)
 
 
 @pytest.fixture
@@ -114,7 +117,67 @@ def test_a_worker_prepares_statements_in_transaction_mode_if_the_project_does(ow
     assert set(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED")}
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
         prepared = [connection.execute("SELECT statement FROM pg_prepared_statements").fetchall() for _ in range(FEW)]
+        assert all(not connection.execute("SELECT * FROM pg_listening_channels()").fetchall() for _ in range(FEW))
     statements = {statement for rows in prepared for (statement,) in rows}
     assert any("horsies_tasks" in statement for statement in statements)
     assert worker.process.poll() is None
+    assert "Traceback" not in worker.output
+
+
+#: The first of two waits, until a query that no poll for both has made finds its task: a notification caused it.
+_WAIT = """
+import sys, threading
+from datetime import timedelta
+import django; django.setup()
+from django.db.backends.signals import connection_created
+from tests.jobs import tasks
+
+counts = []
+
+def record(execute, sql, params, many, context):
+    if threading.current_thread().name == "horsies-waiter" and sql.startswith("SELECT") and "horsies_tasks" in sql:
+        counts.append(len(params))
+    return execute(sql, params, many, context)
+
+connection_created.connect(lambda connection, **_: connection.execute_wrappers.append(record), weak=False)
+other = tasks.noop.with_options(run_after=timedelta(hours=1)).send()
+threading.Thread(target=other.get, args=(600,), daemon=True).start()
+for _ in range(20):
+    tasks.nap.send(2).value(60)
+    if counts[-2:] == [2, 1]:
+        sys.exit()
+sys.exit(f"no completion was received: {counts}")
+"""
+
+
+@pytest.mark.slow
+def test_workers_and_waiters_behind_pgbouncer_listen_over_another_alias(own_cluster, pooler, start):
+    url = pooler("transaction", FEW)
+    environment = {
+        "DATABASE_URL": url,
+        "DIRECT_DATABASE_URL": own_cluster.url,
+        "DJANGO_SETTINGS_MODULE": LISTENING,
+        "TEST_HEARTBEAT_MS": "110000",
+        "TEST_STALE_MS": "600000",  # so no heartbeat finds a cancelled run
+    }
+    worker = start("horsies_worker", "--threads", "2", **environment)
+    endless = jobs.until_cancelled.send("endless")
+    wait_until(lambda: Entry.objects.filter(key="endless").exists(), 60, "the body runs")
+
+    subprocess.run([sys.executable, "-c", _WAIT], env={**os.environ, **environment}, check=True, timeout=120)
+    assert endless.cancel(include_running=True)
+    wait_until(lambda: Entry.objects.filter(key="endless stopped").exists(), 60, "the worker received the cancellation")
+    assert "LISTEN lost" not in worker.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_pooled", [False, True], ids=["another database", "another pooler"])
+def test_a_worker_whose_listen_database_leads_elsewhere_says_so_and_polls(own_cluster, pooler, start, is_pooled):
+    url = pooler("transaction", FEW)
+    wrong = pooler("transaction", FEW) if is_pooled else own_cluster.url.replace("/postgres?", "/template1?")
+    worker = start("horsies_worker", DATABASE_URL=url, DIRECT_DATABASE_URL=wrong, DJANGO_SETTINGS_MODULE=LISTENING)
+
+    why = "'direct' is behind a pooler as well" if is_pooled else "'direct' is another database than 'default'"
+    wait_until(lambda: f"LISTEN lost, polling until it is back error={why}" in worker.output, 60, why)
+    assert tasks.noop.send().get(timeout=60).is_ok()
     assert "Traceback" not in worker.output
