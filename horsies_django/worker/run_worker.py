@@ -1,10 +1,14 @@
-"""Runs a worker: in this process if that is enough, under a supervisor otherwise."""
+"""Runs a worker: in this process if that is enough, under a supervisor otherwise, and on Windows in threads."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Final
 
+from ..core.platform import IS_POSIX
 from ..db.connection import own_connection
 from ..models.check_migrated import check_tables
 from ..reaper.duties import run_pass
@@ -14,6 +18,12 @@ from .figures import SupervisorFigures, serve_nothing
 from .inbox import Command, Inbox
 from .started_registry import ExitReason
 from .stop_signals import ABORT_TIMEOUT, LEAVE_TIMEOUT, quiet_signals, starting, stop_signals
+from .thread_worker import ThreadWorker
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: Options of a worker that has runners in processes of their own.
+_NEED_PROCESSES: Final = ("max_tasks_per_child", "max_memory_mb", "stall_timeout", "heartbeat_file", "state_dir")
 
 
 def run_worker(
@@ -32,10 +42,12 @@ def run_worker(
     """
     with starting(owns_process=owns_process):
         check_tables(config.database, needs_grants=True)
-    if config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED):
+    if IS_POSIX and (config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED)):
         from .supervisor import Supervisor  # only here, because Windows can't import it
 
         return Supervisor(config, verbosity, serve).run(owns_process=owns_process)
+    if config.until is Until.STOPPED:
+        return _run_in_threads(config, verbosity, has_server=serve is not serve_nothing, owns_process=owns_process)
     if config.reaper:
         with own_connection(config.database, "reaper", waits=True):
             run_pass(config.options)
@@ -54,3 +66,23 @@ def run_worker(
             if config.until is not Until.DRAINED:
                 break
     return 1 if exit_reason is ExitReason.FORBIDDEN else 0
+
+
+def _run_in_threads(config: WorkerConfig, verbosity: int, *, has_server: bool, owns_process: bool) -> int:
+    """Work in this process until stopped, where the system can't start others: like an embedded worker, without lease.
+
+    The options that need processes may be meant for servers with the same settings, so they only cause a warning.
+    """
+    ignored = [name for name in _NEED_PROCESSES if getattr(config, name)]
+    ignored += ["processes"] * (config.processes > 1) + ["metrics_port"] * has_server
+    if ignored:
+        logger.warning("options ignored, because this system has no runner processes names=%s", ",".join(ignored))
+    config = replace(config, is_embedded=True, start_ahead=0, max_tasks_per_child=None, max_memory_mb=None)
+    worker = ThreadWorker(config, config.new_worker_id())
+    at_once = iter([False])
+    in_order = config.shutdown_timeout + config.timeout_grace + LEAVE_TIMEOUT
+    with stop_signals(
+        lambda: worker.stop(at_once=next(at_once, True)), in_order, ABORT_TIMEOUT, owns_process=owns_process
+    ):
+        exit_reason = worker.run(verbosity=verbosity if owns_process else 0)
+    return 1 if worker.has_failed or exit_reason is ExitReason.FORBIDDEN else 0

@@ -21,6 +21,7 @@ class ThreadWorker:
         self._config = config
         self._inbox = Inbox()
         self._background = Background(config, self._fail)
+        self.has_failed = False  # the reaper or the scheduler
 
     def run(self, *, verbosity: int = 0) -> ExitReason:
         """Work in this thread and in others until stopped; return why it ended. ``verbosity``: see ``runner.run``."""
@@ -43,5 +44,6 @@ class ThreadWorker:
         return False
 
     def _fail(self, reason: str, *, exc_info: bool = False) -> None:
+        self.has_failed = True
         logger.error("%s", reason, exc_info=exc_info)
         self.stop()

@@ -24,7 +24,7 @@ MODULES = ["tests.contract.jobs", "tests.enqueue.jobs", "tests.testing.jobs", "t
 
 @pytest.mark.slow
 @pytest.mark.django_db  # runs on both databases
-@pytest.mark.parametrize("system", ["macos"])
+@pytest.mark.parametrize("system", ["macos", "windows"])
 def test_sending_draining_and_the_worker_do_without_what_the_system_has_not(system):
     url = os.environ["DATABASE_URL"]
     if not url.startswith("sqlite:"):  # SQLite's file has the process's id in its name

@@ -1,5 +1,6 @@
 """``horsies_worker`` on any system: ``test_simulated.py`` runs these tests without what only Linux has."""
 
+import os
 import signal
 
 import pytest
@@ -11,6 +12,8 @@ from tests.jobs import tasks
 from tests.jobs.models import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+IS_POSIX = hasattr(os, "killpg")
 
 
 def test_a_worker_runs_functions_and_coroutines_and_ctrl_c_ends_it_with_status_0(worker):
@@ -25,6 +28,12 @@ def test_a_worker_runs_functions_and_coroutines_and_ctrl_c_ends_it_with_status_0
     assert process.wait() == 0, process.output
     assert not Worker.objects.exists()
     assert "Traceback" not in process.output
+
+
+def test_its_tasks_run_in_processes_of_their_own_where_the_system_has_process_groups(worker):
+    process = worker(*(["--processes", "2"] if IS_POSIX else []), runners=2 if IS_POSIX else 1)
+
+    assert (process.process.pid in Worker.objects.values_list("pid", flat=True)) is not IS_POSIX
 
 
 def start_a_body(gate):
@@ -71,3 +80,14 @@ def test_a_drain_ends_with_status_0(manage):
 
     assert manage("horsies_worker", "--drain", "--processes", "2").wait() == 0
     assert Entry.objects.get().key == "drained"
+
+
+@pytest.mark.skipif(IS_POSIX, reason="these work where the system has process groups")
+def test_what_needs_a_supervisor_is_ignored_with_a_warning_and_a_reload_is_refused(manage, worker, tmp_path):
+    process = worker("--max-memory-mb", "1000", "--state-dir", str(tmp_path / "state"))
+    reload = manage("horsies_worker", "--reload")
+
+    assert "options ignored" in process.output
+    assert "names=max_memory_mb,state_dir" in process.output
+    assert reload.wait() == 2
+    assert "needs signals" in reload.output

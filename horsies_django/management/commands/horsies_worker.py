@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.core.options import WorkerOptions, worker_option
+from horsies_django.core.platform import IS_POSIX
 from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.management.environment import METRICS_PORT, boolean, flag_or_variable, parse_address, parse_names
 from horsies_django.management.reload import run_with_reload
@@ -111,6 +112,8 @@ class Command(QueueCommand):
         if options["reload"]:
             if not self.owns_process:
                 raise CommandError(f"{RELOAD} needs a process of its own: manage.py {COMMAND} {RELOAD}.", returncode=2)
+            if not IS_POSIX:
+                raise CommandError(f"{RELOAD} needs signals, which Windows does not have.", returncode=2)
             sys.exit(run_with_reload(RELOAD))
         log_to_console(options["verbosity"])
         with usage_errors():
