@@ -152,6 +152,8 @@ class EmbeddedWorker:
             except (Error, ImproperlyConfigured) as error:
                 if problem != (problem := str(error)):  # once
                     logger.warning("embedded worker waits backend=%s: %s", self.config.backend, problem.strip())
+            except Exception:
+                logger.exception("embedded worker failed backend=%s: it tries again", self.config.backend)
             self._stopped.wait(LOOK_INTERVAL)
 
     def _begins(self) -> bool:
@@ -205,9 +207,12 @@ class EmbeddedWorker:
         thread.start()
         if self._stopped.is_set:  # stop() has not seen this worker
             self.stop()
-        while thread.is_alive() and not self._stopped.wait(LOOK_INTERVAL, until_woken=True):
-            self._renew(holder)
-        thread.join()
+        try:
+            while thread.is_alive() and not self._stopped.wait(LOOK_INTERVAL, until_woken=True):
+                self._renew(holder)
+        finally:
+            worker.stop()  # after an error too: nobody keeps its lease any more
+            thread.join()
         with own_connection(self.config.database, "embedded"):
             # What still runs ends with the process: then the next holder recovers it.
             if not Task.objects.using(self.config.database).held_by(worker.worker_id).exists():
