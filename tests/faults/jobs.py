@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from horsies_django import RetryPolicy, TaskContext, task
+from horsies_django import RetryPolicy, task
 from horsies_django.exceptions import TaskInterrupt
 from tests.jobs.entries import FOREVER, wait_for_gate, write_entry
 from tests.jobs.models import Entry
@@ -49,14 +49,6 @@ def backtrack(key: str) -> None:
     """Match a pattern that never ends, in C code that holds the interpreter's lock."""
     write_entry(key)
     re.match(r"(a+)+$", "a" * 60 + "b")
-
-
-@task(takes_context=True)
-def until_cancelled(context: TaskContext, key: str) -> None:
-    write_entry(key)
-    while not context.is_cancelled:
-        time.sleep(0.02)
-    write_entry(f"{key} stopped")
 
 
 @task
