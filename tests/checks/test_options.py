@@ -127,6 +127,13 @@ RULES = [
         "0.001 to 3.1536e+09 (seconds), or None (the worker's task_timeout)",
         [0, -1, "30", True, NAN, INFINITY],
     ),
+    (
+        ("worker",),
+        "conn_max_age",
+        "0 to 3.1536e+07 (seconds), or None (kept), or 'inherit' (as DATABASES says)",
+        [-1, 31_536_001, "60", True, NAN, INFINITY],
+    ),
+    (("worker",), "reset_sessions", *switch()),
     (("embedded",), "when", "'runserver' or None", ["always", True, 1]),
     (("embedded",), "threads", *whole(1, 1_000)),
     (("admin",), "read_only", *switch()),
