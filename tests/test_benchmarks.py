@@ -425,7 +425,7 @@ def test_transactions_of_another_application_are_timed_beside_our_drain(server, 
 
 @pytest.mark.slow
 def test_the_bodies_of_the_measure_orm_save_their_rows_at_both_settings(server, tmp_path):
-    options = parse([])
+    options = parse(["--tasks", "100"])
     config = HarnessConfig(MEASURES["orm"].max_tasks(options), threads=4, logs=tmp_path)
     stores = Stores(postgres=server, redis=None)
     with open_harness(PEERS["horsies-django-8"], Path(sys.executable), stores, config) as harness:

@@ -144,7 +144,7 @@ MEASURES: Final = {
     "orm": Measure(
         "bodies that read a row and save it, at default settings and at recommended ones",
         orms.orm,
-        lambda options: 4 * orms.TASKS,
+        orms.max_tasks,
         "functions, recommended, tasks/s",
         _uses_orm,
         max_seconds=300.0,

@@ -12,8 +12,8 @@ from ..drivers import PeerError
 from ..harness import Harness
 from ..options import Options
 
-#: Tasks of each drain.
-TASKS: Final = 1_000
+#: The most tasks of a drain.
+_MAX_TASKS: Final = 1_000
 
 #: Async slots of each of our processes: as many as threads, because each coroutine has a connection.
 _ASYNC_SLOTS: Final = 8
@@ -22,9 +22,15 @@ _ASYNC_SLOTS: Final = 8
 _SETTINGS: Final = {"defaults": "default", "recommended": "kept"}
 
 
+def max_tasks(options: Options) -> int:
+    """Return the most tasks that the measure numbers."""
+    return 4 * _count(options)
+
+
 def orm(harness: Harness, options: Options) -> dict[str, float]:
     """Drain functions and, if the peer has them, coroutines, at each of the settings."""
     figures: dict[str, float] = {}
+    count = _count(options)
     for kind, body in {"functions": "save", "coroutines": "asave"}.items():
         if kind == "coroutines" and not harness.peer.has_coroutines:
             continue
@@ -33,14 +39,18 @@ def orm(harness: Harness, options: Options) -> dict[str, float]:
             commands = "worker_commands"
             if kind == "coroutines" and harness.peer.module == "ours":
                 commands, slots = "coroutine_worker_commands", _ASYNC_SLOTS
-            first = TASKS * len(figures)
-            harness.enqueue(TASKS, body, first)
+            first = count * len(figures)
+            harness.enqueue(count, body, first)
             with harness.workers(options.processes, slots, commands, BENCHMARK_CONNECTIONS=connections) as (group, _):
-                harness.wait_until_started(group, first, TASKS)
+                harness.wait_until_started(group, first, count)
                 harness.wait_until_finished(group)
                 ended = time.monotonic()
-            figures[f"{kind}, {settings}, tasks/s"] = TASKS / (ended - harness.probe.start_times(first, TASKS)[0])
+            figures[f"{kind}, {settings}, tasks/s"] = count / (ended - harness.probe.start_times(first, count)[0])
             # A body that fails, for want of a connection for example, takes no time.
-            if (saved := harness.call("count_saves")) != TASKS * len(figures):
-                raise PeerError(f"{saved} saves after {TASKS * len(figures)} tasks")
+            if (saved := harness.call("count_saves")) != count * len(figures):
+                raise PeerError(f"{saved} saves after {count * len(figures)} tasks")
     return figures
+
+
+def _count(options: Options) -> int:
+    return min(_MAX_TASKS, options.tasks)
