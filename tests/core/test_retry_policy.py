@@ -460,7 +460,7 @@ POLICY = RetryPolicy.fixed([1], auto_retry_for=["X"])
         ({"metadata": ["x"]}, "metadata is ['x']; allowed: a dict"),
         ({"queue_name": "x" * 101}, "queue_name is 'xxx"),
     ],
-    ids=lambda value: ascii(value)[:70],
+    ids=lambda value: ascii(stable(value))[:70],
 )
 def test_the_decorator_rejects_an_invalid_task_option(options, message):
     with pytest.raises(InvalidTask) as caught:
