@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 
-from .platform import system_user
-
 logger = logging.getLogger("horsies_django.operations")
 
 #: Maximum ids or names in one line.
@@ -46,6 +44,8 @@ def log_operation(act: str, count: int, **what: Any) -> None:
     """
     if not logger.isEnabledFor(logging.INFO):
         return
+    from .platform import system_user  # here: a process that only sends needs no more of that module
+
     user, via = _actor.get() or (system_user(), "python")
     facts = {"user": user, "via": via, "act": act, "count": count, **what}
     line = " ".join(f"{name}={_value(value)}" for name, value in facts.items() if value is not None)

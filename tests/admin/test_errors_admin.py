@@ -272,6 +272,7 @@ def test_retrying_tasks_of_an_error_are_run_now_or_cancelled(staff, drain):
     assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
 
 
+@pytest.mark.slow
 def test_thousands_are_counted_to_the_end_and_deleted_only_after_their_number_is_typed(staff):
     now = datetime.now(UTC)
     columns = {"task_name": "x", "status": "FAILED", "failed_at": now, "error_code": "X"}

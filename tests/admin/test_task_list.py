@@ -91,7 +91,7 @@ def test_new_tasks_do_not_shift_older_pages(staff):
     assert [row.pk for row in listed.result_list] == [row.pk for row in reversed(rows[20:70])]
 
 
-@pytest.mark.parametrize("status", ["", "FAILED"])
+@pytest.mark.parametrize("status", ["", pytest.param("FAILED", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("link", ["older_url", "newer_url"])
 def test_a_page_scans_a_bounded_range_and_the_next_page_continues(staff, monkeypatch, status, link):
     limit_scan(monkeypatch, 10, 30)

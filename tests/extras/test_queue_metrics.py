@@ -110,6 +110,7 @@ def test_the_histograms_have_exact_bounds_counts_and_sums(client):
     assert values(wait, "queue", "task", suffix="_sum")[pair] == pytest.approx(10.002, abs=0.002)
 
 
+@pytest.mark.slow
 def test_no_metric_has_more_than_500_series_and_all_of_them_add_up(client):
     for number in range(300):
         ended(1 + number % 3, queue=f"queue-{number % 20:02}", name=f"task-{number:03}")

@@ -41,6 +41,7 @@ def test_a_failed_item_fails_the_map_once_all_items_have_ended(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_the_error_of_a_map_lists_its_first_100_failed_items(drain):
     source, each, _ = mapped(list(range(240)), fails=99)
     after = bodies.describe_error.node(node_id="after", allow_failed_deps=True)(outcome=each.result)

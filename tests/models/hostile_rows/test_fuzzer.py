@@ -294,6 +294,7 @@ def _assert_harmless(kinds: Collection[str], drain: Any, client: Any, plain: Col
     _show_pages(kinds, plain, client)
 
 
+@pytest.mark.slow
 def test_random_hostile_values_in_each_table_affect_no_other_rows(drain, admin_client):
     random = Random(1)
     count = 0
