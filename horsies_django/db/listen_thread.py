@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import select
 import threading
 from collections.abc import Callable
 from typing import Final
 
 from django.db import Error, NotSupportedError, connections
 
+from ..core.platform import wait_readable
 from ..core.sync import MAX_WAIT, StopEvent
 from . import postgres
 from .connection import own_connection
@@ -68,7 +68,7 @@ class ListenThread:
             raise NotSupportedError(f"{self._alias!r} is behind a pooler as well")
         descriptor = listener.fileno()
         assert descriptor is not None
-        select.select([descriptor], [], [], MAX_WAIT)
+        wait_readable([descriptor], MAX_WAIT)
         if payloads := listener.receive(is_readable=True):
             self._on_received(payloads)
 

@@ -34,7 +34,6 @@ from ..core.backends import listen_database_of
 from ..core.status import TASK_TERMINAL_STATES
 from ..db import completions, notifications, postgres
 from ..db.connection import is_visible_only_here, own_connection
-from ..db.listen_thread import ListenThread
 
 logger = logging.getLogger("horsies_django")
 
@@ -257,6 +256,8 @@ class _Poller:
         elif alias == self._database:
             yield postgres.ConnectionListener(alias, postgres.COMPLETIONS)
         else:
+            from ..db.listen_thread import ListenThread  # here: only projects behind a pooler need it
+
             thread = ListenThread(
                 self._database,
                 alias,
