@@ -63,7 +63,7 @@ def of_default(queues):
 def shown(client):
     """Return the due and the blocked tasks by each page, command and metric."""
     overview = client.get("/admin/horsies_django/overview/").context
-    tiles = {tile.key: tile for tile in overview["tiles"] if tile.key in ("due", "blocked")}
+    tiles = {tile["key"]: tile for tile in overview["tiles"] if tile["key"] in ("due", "blocked")}
     (depth,) = (queue.depth for queue, *_ in overview["queues"] if queue.name == "default")
     (listed,) = client.get("/admin/horsies_django/queue/").context["cl"].result_list[:1]
     page = dict(client.get("/admin/horsies_django/queue/~default/change/").context["summary"])
@@ -73,8 +73,8 @@ def shown(client):
     commanded = of_default(report("horsies_queue", "list")["queues"])
     gauges = {name: values(metrics[f"horsies_queue_{name}"], "queue")["default",] for name in ("ready", "blocked")}
     return {
-        "tiles": (tiles["due"].count.number, tiles["blocked"].count.number),
-        "lists of the tiles": tuple(number_of_rows(client, tiles[key].url) for key in ("due", "blocked")),
+        "tiles": (tiles["due"]["count"].number, tiles["blocked"]["count"].number),
+        "lists of the tiles": tuple(number_of_rows(client, tiles[key]["url"]) for key in ("due", "blocked")),
         "tabs": (tabs.get("Due"), tabs.get("Blocked", 0)),
         "queues of the overview": (depth.due, depth.blocked),
         "list of queues": (listed.metrics.depth.due, listed.metrics.depth.blocked),

@@ -53,6 +53,8 @@ NOT_RUN = {
         f"it {NO_WORKER}: tests/test_deploying.py runs it with one"
     ),
     "python manage.py db_worker --batch --queue-name '*'": "a command of django-tasks-db, not of this package",
+    "python manage.py procrastinate worker": "a command of procrastinate, not of this package",
+    'python -m tests.private_names "django==6.2a1"': "that version does not exist yet, and it needs mypy",
 }
 
 #: These begin in the checkout; all others in the project.
