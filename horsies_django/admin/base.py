@@ -145,7 +145,7 @@ class QueueModelAdmin(AnyModelAdmin):
         return str(row)
 
     def has_right(self, request: HttpRequest, name: str) -> bool:
-        """Return whether this user may ``add``, ``change`` or ``delete`` rows; nobody may if the admin is read-only."""
+        """Return whether this user may ``add``, ``change`` or ``delete`` rows: False if the admin is read-only."""
         return not is_read_only() and request.user.has_perm(f"{self.opts.app_label}.{name}_{self.opts.model_name}")
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:

@@ -21,8 +21,8 @@ class ListenThread:
     """Connects to ``alias`` and listens on ``channel`` for the notifications of ``database``, in a thread.
 
     ``on_listen`` is called whenever it begins to listen, so that notifications from before are lost, ``on_received``
-    with payloads, and ``on_lost`` with the error whenever it can't listen; all of them in that thread. A slow or
-    unreachable server delays nobody else.
+    with payloads, and ``on_lost`` with the error whenever it can't listen; all of them in that thread. So a slow or
+    unreachable server delays no other thread.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class WorkerConfig:
     reset_sessions: bool
     until: Until = Until.STOPPED
     is_quiet: bool = False  # claims nothing until it is resumed
-    is_embedded: bool = False  # in a process that does other work, which nobody may kill for a task
+    is_embedded: bool = False  # the process also serves requests, so no task may have it killed
 
     @classmethod
     def of(

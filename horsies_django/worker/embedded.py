@@ -211,7 +211,7 @@ class EmbeddedWorker:
             while thread.is_alive() and not self._stopped.wait(LOOK_INTERVAL, until_woken=True):
                 self._renew(holder)
         finally:
-            worker.stop()  # after an error too: nobody keeps its lease any more
+            worker.stop()  # after an error too, because this thread no longer renews the lease
             thread.join()
         with own_connection(self.config.database, "embedded"):
             # What still runs ends with the process: then the next holder recovers it.
