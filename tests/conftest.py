@@ -47,13 +47,12 @@ parent = Parent()
 def pytest_collection() -> Iterator[None]:
     """Collect no garbage among modules and test items: it takes a quarter of the time, and all of them stay anyway.
 
-    Each of six processes collects all tests. Later collections skip these objects, and are rarer than Python's default.
+    Each of six processes collects all tests. Later collections are rarer than Python's default.
     """
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()
         gc.set_threshold(10_000)
         gc.enable()
 

@@ -65,8 +65,8 @@ def codes(waiters, limit=300):
 
 
 def max_queries(seconds):
-    """Allow a poll each 20 ms, of two queries for a thousand ids, and some queries of the first waiters."""
-    return 2 * (seconds / 0.02) + 20
+    """Allow a poll for all waiters each 20 ms, of two queries for a thousand ids, and one for new ones each 5 ms."""
+    return 2 * (seconds / 0.02) + seconds / 0.005 + 20
 
 
 @pytest.mark.slow
