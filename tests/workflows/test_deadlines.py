@@ -10,9 +10,11 @@ from django.db.models import Q
 from django.utils import timezone
 
 from horsies_django import OnError, Workflow, wait_for_event
+from horsies_django.core.compat import task_backends
 from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.reaper.duties import run_pass
 from tests.workflows import bodies
 from tests.workflows.runs import children, codes, inconsistencies, reap, start_and_drain, states, times, value
 
@@ -171,6 +173,19 @@ def test_subworkflows_expire_with_their_parent(drain):
     assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
     assert inconsistencies(handle) == []
     assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
+
+
+def test_a_subworkflow_that_its_parent_has_ended_does_not_expire_again(drain):
+    top, later = (start_and_drain(Workflow(name, {"sub": bodies.Waiting.node()()}), drain) for name in ("top", "later"))
+    (child,) = children(top)
+    for overdue in (top, child, later):  # in the order in which they expire
+        pass_deadline(overdue)
+
+    counts = {report.duty: report.count for report in run_pass(task_backends["default"].config)}
+
+    assert counts["expired overdue workflows"] == 2
+
+    assert {str(handle.status()) for handle in (top, child, later)} == {"EXPIRED"}
 
 
 def test_an_expired_subworkflow_fails_its_node(drain):

@@ -171,6 +171,16 @@ def test_an_attempt_that_is_deleted_while_it_is_counted_leaves_its_failure_witho
     assert Rollup.objects.get(span="H", fingerprint="", outcome="FAILED").count == 1
 
 
+def test_attempts_without_an_error_have_no_group(drain):
+    tasks.noop.send()
+    tasks.fail.send()
+    drain()
+    roll()
+
+    assert "" not in set(ErrorGroup.objects.values_list("pk", flat=True))
+    assert ErrorGroup.objects.count() == 1
+
+
 def test_a_group_seen_again_keeps_its_first_time(drain):
     tasks.fail.send()
     drain()
