@@ -7,7 +7,8 @@ import importlib
 import itertools
 import re
 import sys
-import types
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec
 
 import pytest
 from django.core.management import load_command_class
@@ -209,15 +210,17 @@ EXAMPLES = ["workflows-tutorial", "from-celery", "from-asynq", "from-umbral", "u
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_the_examples_of_a_page_give_the_results_that_it_shows(page, drain):
     """Run a page from top to bottom, in its own module, and a worker before each line with an arrow."""
-    module = types.ModuleType(f"page_{page.replace('-', '_')}")
-    sys.modules[module.__name__] = module
+    name = f"page_{page.replace('-', '_')}"
+    # With a loader: Python 3.15 warns of a module without one when it prints a traceback.
+    module = module_from_spec(ModuleSpec(name, SourceFileLoader(name, f"{name}.py")))
+    sys.modules[name] = module
     definitions = dict(definition_registry.definitions)
     try:
         for block in re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.M | re.S):
             for statement in ast.parse(block).body:
                 _run(statement, block.splitlines()[statement.end_lineno - 1], vars(module), drain)
     finally:
-        del sys.modules[module.__name__]
+        del sys.modules[name]
         definition_registry.definitions = definitions
 
 
