@@ -162,8 +162,12 @@ def test_an_index_has_the_held_tasks_of_a_worker(staff):
         page(staff("view_task"), worker="w-1")
     explain = "EXPLAIN" if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
     (reading,) = [query["sql"] for query in captured if f"LIMIT {SIZES[0]}" in query["sql"]]
+    is_postgres = connection.vendor == "postgresql"
     with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off" if connection.vendor == "postgresql" else "SELECT 1")
+        # An earlier test may have left statistics of a table with few rows, which a plan scans.
+        forget = ("ANALYZE horsies_tasks", "DELETE FROM sqlite_stat1", "ANALYZE sqlite_schema")
+        for statement in ("SET LOCAL enable_seqscan = off",) if is_postgres else forget:
+            cursor.execute(statement)
         cursor.execute(f"{explain} {reading}".replace("%", "%%"), [])
         plan = "\n".join(map(str, cursor.fetchall()))
 
