@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -42,16 +42,16 @@ INSERTS_AHEAD: Final = 10
 
 
 class _Calls(NamedTuple):
-    """The checked calls of one INSERT: ids, the JSON texts of keyword arguments, and limit and unique keys, if any.
+    """The checked calls of one INSERT: the JSON texts of keyword arguments, and limit and unique keys, if any.
 
     Plain texts, because the garbage collector walks over anything else again and again, which cost a third of the time
-    of a large send.
+    of a large send. Only calls that are sorted have ids yet: others get theirs while the server is busy.
     """
 
-    ids: list[UUID]
     kwargs: list[str]
     limit_keys: list[str | None]
     unique_keys: list[str | None]
+    ids: Sequence[UUID] = ()
 
 
 def insert_many(options: Options, builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
@@ -85,8 +85,8 @@ def _insert_all(
     if not (ahead := list(itertools.islice(batches, INSERTS_AHEAD))):
         return []
     if is_dry_run():
-        keys = (key for batch in itertools.chain(ahead, batches) for key in batch.ids)
-        return [TaskHandle(key, backend=builder.task.backend) for key in keys]
+        count = sum(len(batch.kwargs) for batch in itertools.chain(ahead, batches))
+        return [TaskHandle(key, backend=builder.task.backend) for key in uuid7s(count)]
     handles, limit_keys = list[TaskHandle[Any]](), set[str | None]()
     with _all_or_none(database, len(ahead), is_unique=builder.task.unique is not None):
         while ahead:
@@ -123,7 +123,7 @@ def _batches(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database:
                 break
         if not texts:
             return
-        yield _Calls(uuid7s(len(texts)), texts, limit_keys, unique_keys)
+        yield _Calls(texts, limit_keys, unique_keys)
 
 
 def _ordered_by_key(batches: Iterable[_Calls]) -> tuple[list[int], list[_Calls]]:
@@ -131,15 +131,15 @@ def _ordered_by_key(batches: Iterable[_Calls]) -> tuple[list[int], list[_Calls]]
 
     Their ids stay in the order of the calls, which is that of claiming.
     """
-    calls: list[Any] = [call for batch in batches for call in zip(*batch, strict=True)]
-    places = sorted(range(len(calls)), key=lambda place: (str(calls[place][-1]), place))
+    calls: list[Any] = [call for batch in batches for call in zip(*batch[:-1], uuid7s(len(batch.kwargs)), strict=True)]
+    places = sorted(range(len(calls)), key=lambda place: (str(calls[place][2]), place))
     chunks, size = list[list[Any]](), 0
     for place in places:
         if not chunks or len(chunks[-1]) == ROWS_PER_INSERT or size >= TEXT_PER_INSERT:
             chunks.append([])
             size = 0
         chunks[-1].append(calls[place])
-        size += len(calls[place][1])
+        size += len(calls[place][0])
     return places, [_Calls(*map(list, zip(*chunk, strict=True))) for chunk in chunks]
 
 
@@ -155,6 +155,7 @@ def _insert(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: 
     handle_of = functools.partial(TaskHandle, backend=builder.task.backend)
     unique = builder.task.unique
     if unique is None:
+        calls = calls._replace(ids=uuid7s(len(calls.kwargs)))
         _insert_rows(database, builder, own, calls)
         return map(handle_of, calls.ids)
     # Only the first call of each key can be inserted.
@@ -164,7 +165,7 @@ def _insert(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: 
     are_skipped = unique.on_conflict == "skip" and len(new) < len(calls.ids)
     holders = ids_of_holders(database, calls.unique_keys) if are_skipped else {}
     handles: list[TaskHandle[Any]] = []
-    for key, text, limit_key, unique_key in zip(*calls, strict=True):
+    for text, limit_key, unique_key, key in zip(*calls, strict=True):
         if key in new:
             handles.append(handle_of(key))
         elif (holder_id := holders.get(unique_key)) is not None:

@@ -335,6 +335,20 @@ class Broken(WorkflowDefinition[None]):
         return Workflow("broken", [echo.node()()])
 
 
+class BuiltOnce(WorkflowDefinition[Any]):
+    """Fails, and can't be built again."""
+
+    class Meta:
+        definition_key = "tests.running.built-once"
+        cases = [{"key": "built-once"}]
+
+    @classmethod
+    def build_with(cls, *, key: str) -> Workflow[Any]:
+        if Entry.objects.filter(key=key).exists():
+            raise RuntimeError("built once already")
+        return Workflow("built once", [flaky.node()(key=key, fails=1)])
+
+
 class Waiting(WorkflowDefinition[Any]):
     """Waits for an event."""
 

@@ -374,6 +374,18 @@ def test_an_outdated_build_task_builds_no_second_child(drain, value):
     assert inconsistencies(handle) == []
 
 
+def test_a_node_fails_if_the_retry_of_its_subworkflow_can_not_be_built(drain):
+    node = bodies.BuiltOnce.node(node_id="node", retry_policy=policy("SUBWORKFLOW_FAILED"))(key="once")
+    handle = start_and_drain(Workflow("top", [node]), drain)
+
+    make_due()
+    drain()
+
+    assert codes(handle) == {"node": "UNHANDLED_EXCEPTION"}
+    assert str(handle.status()) == "FAILED"
+    assert inconsistencies(handle) == []
+
+
 def test_an_exhausted_policy_fails_the_node_and_a_manual_retry_restarts_it(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=3)
     handle = start_and_drain(Workflow("top", [leaf]), drain)
