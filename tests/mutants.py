@@ -3,8 +3,8 @@
 A first run of the tests records which tests execute which lines. The mutants are a random sample, with a fixed seed, of
 the code that decides the states of tasks. For each mutant it runs the tests that execute the changed lines, within a
 budget: on PostgreSQL and, if they pass, on SQLite, for which some of the code exists. A mutant is caught when a test
-fails or hangs. The report shows each surviving mutant with its diff: it either reveals a gap in the tests or has no
-observable effect.
+fails or hangs. The report shows each surviving mutant with its diff, which either reveals a gap in the tests or has no
+observable effect, and each that hangs.
 
 It requires the extra ``mutants``, and starts a PostgreSQL server for each of two sandboxes.
 """
@@ -314,10 +314,12 @@ class Sandbox:
         try:
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 compiled.unlink()  # Python reuses bytecode if size and mtime in seconds are equal
-            return any(
-                self.pytest(url, "--create-db", *tests, timeout=HANGS_AFTER) != 0
-                for url in (self.url, f"sqlite:///{self.root}/unused.sqlite3")
-            )
+            for url in (self.url, f"sqlite:///{self.root}/unused.sqlite3"):
+                if (status := self.pytest(url, "--create-db", *tests, timeout=HANGS_AFTER)) != 0:
+                    if status is None:  # as the load of the machine may have caused
+                        print(f"HANGS {mutant.path}:{mutant.line} {mutant.operator}\n{mutant.diff}", flush=True)
+                    return True
+            return False
         finally:
             path.write_text(mutant.before)
 
