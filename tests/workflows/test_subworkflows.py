@@ -183,6 +183,7 @@ def test_a_failure_pauses_the_children_of_its_workflow(drain):
 
     assert [str(row.status) for row in rows()] == ["PAUSED", "PAUSED"]
     (below,) = children(handle)
+    assert not below.resume()  # the workflow above is paused
     below.send_event("approval", 1)
     handle.resume()
     drain()
