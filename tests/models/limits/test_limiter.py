@@ -263,6 +263,21 @@ def test_a_blocked_task_schedules_a_check_at_the_deadline_of_the_task_ahead():
     assert timedelta(0) <= after < timedelta(seconds=5)
 
 
+def test_a_release_keeps_the_check_that_another_limit_has_scheduled():
+    limited.one_per_user.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a")
+    limited.one_per_user.send("a")
+    (checked,) = Limit.objects.all()
+    limited.two_per_user.send("b")
+    (first,) = claim()[1:]
+
+    for _ in range(2):
+        limited.two_per_user.send("b")
+    complete([first])
+
+    assert Limit.objects.get(pk=TWO + "b").released_at is not None
+    assert Limit.objects.get(pk=checked.pk).next_at == checked.next_at
+
+
 def test_the_reaper_releases_blocked_tasks_after_a_sender_or_worker_died(monkeypatch):
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
     for key in "abbbaac":

@@ -164,6 +164,12 @@ def test_names_above_a_limit_are_counted_together_and_busy_ones_separately(monke
         assert rows.get(queue_name="busy").count == 6
         assert sum(sum(row.runs.values()) for row in rows) == 66
 
+    for _ in range(40):
+        attempt(task(queue="late"))
+    Watermark.objects.all().delete()
+    assert roll() == 73
+    assert not Rollup.objects.filter(queue_name="late").exists()
+
 
 @pytest.mark.once
 def test_errors_above_a_limit_are_counted_with_the_names_of_their_task_only(monkeypatch):
