@@ -170,9 +170,12 @@ def test_a_retried_node_waits_for_a_concurrency_slot_again(drain):
 
 
 def test_a_workflow_start_creates_the_limits_of_its_later_nodes():
-    Workflow("limited", [keys.node()(count=1) >> nodes(1)]).start()
+    for key in ("a", "b"):  # the second starts although the limit of its first node is there
+        first = keys.node()(count=1)
+        later = [limited.two_per_user.node(waits_for=[first])(user=user) for user in ("a", key)]
+        Workflow("limited", [first, *later]).start()
 
-    assert Limit.objects.get(key=f"{TWO}:a").max_concurrency == 2
+    assert dict(Limit.objects.values_list("key", "max_concurrency")) == {f"{TWO}:a": 2, f"{TWO}:b": 2}
 
 
 def test_a_limit_key_from_another_nodes_result_is_refused():
