@@ -184,7 +184,8 @@ class WorkerOptions:
     processes: int = _option(1, integer(1, 256))
     # More than the machine has cores, because most tasks wait for I/O.
     threads: int = _option(8, integer(1, 1_000))
-    async_slots: int = _option(100, integer(1, 100_000))
+    # Each coroutine that uses the database has a connection, and PostgreSQL allows 100 of them by default.
+    async_slots: int = _option(20, integer(1, 100_000))
     # Other workers can't claim a prefetched task, and no task of higher priority overtakes it.
     prefetch: int = _option(0, integer(0, 10_000))
     # Maximum short tasks that start before a slot is free, if one will be free within milliseconds.

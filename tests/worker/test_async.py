@@ -1,11 +1,14 @@
 """Coroutine tasks."""
 
 import pytest
+from django.db import connection
 
 from horsies_django import TaskStatus
 from horsies_django.models import Task
+from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
+from tests.worker.execution import jobs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -33,6 +36,22 @@ def test_a_drain_with_few_async_slots_runs_all_coroutines(drain):
     drain(async_slots=2)
 
     assert Task.objects.completed().count() == 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite counts no connections")
+def test_coroutines_of_a_worker_with_default_slots_leave_connections_to_others(worker, gate):
+    handles = jobs.ahold.send_many({"key": "held", "gate": str(gate)} for _ in range(120))
+    worker()
+
+    wait_until(lambda: Entry.objects.count() == 20)
+    with connection.cursor() as cursor:
+        of_bodies = "datname = current_database() AND application_name = '' AND pid <> pg_backend_pid()"
+        cursor.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {of_bodies}")
+        assert cursor.fetchone() == (20,)
+    gate.touch()
+
+    assert [handle.value(timeout=60) for handle in handles] == ["held"] * 120
 
 
 def test_a_coroutine_runs_while_a_function_uses_the_only_thread(worker, tmp_path):
