@@ -17,6 +17,9 @@ from . import postgres
 #: Seconds to wait for SQLite's single writer before that counts as an error.
 SQLITE_TIMEOUT: Final = 30
 
+#: The size of a pool of psycopg that sets none.
+_PSYCOPG_POOL_SIZE: Final = 4
+
 
 @contextmanager
 def own_connection(alias: str, name: str, *, is_busy: bool = False, waits: bool = False) -> Iterator[None]:
@@ -77,6 +80,15 @@ def check_identity(alias: str, expected: Mapping[str, str]) -> None:
             f"This runner would work on another database than the process that started it: {alias!r} is {identity} "
             f"here and {dict(expected)} there, as in a test. Nothing was run."
         )
+
+
+def pool_size(alias: str) -> int | None:
+    """Return the most connections that Django's pool for ``alias`` has in a process; None without a pool."""
+    pool = connections.settings[alias].get("OPTIONS", {}).get("pool")
+    if not pool:
+        return None
+    options = {} if pool is True else pool
+    return options.get("max_size") or options.get("min_size") or _PSYCOPG_POOL_SIZE
 
 
 def is_in_memory(alias: str) -> bool:

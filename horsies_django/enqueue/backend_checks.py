@@ -17,7 +17,7 @@ from ..core.compat import task_backends
 from ..core.middleware import load_factory
 from ..core.options import Parsed, QueueOptions, backend_problems
 from ..db.check_database import database_problem
-from ..db.connection import identity_of
+from ..db.connection import identity_of, pool_size
 
 if TYPE_CHECKING:
     from ..core.options import Options
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 #: The error for a backend without the app in INSTALLED_APPS, and its hint.
 NOT_INSTALLED: Final = "TASKS['%s'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS."
 INSTALL: Final = "Add 'horsies_django' to INSTALLED_APPS and run migrate."
-
-#: The default ``max_size`` of Django's psycopg pool.
-PSYCOPG_POOL_SIZE: Final = 4
 
 
 def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
@@ -133,27 +130,22 @@ def check_database_settings(alias: str, threads: int) -> Iterable[CheckMessage]:
         if not connection.is_in_memory_db():  # type: ignore[attr-defined]  # SQLite's own; no worker process reaches it
             yield from _check_sqlite(alias, config)
         return
-    yield from _check_pool(alias, config, threads)
-    if config.get("CONN_MAX_AGE") != 0 and not config.get("CONN_HEALTH_CHECKS"):
-        yield checks.Warning(
-            f"DATABASES['{alias}'] keeps its connections and never checks them: after the server was restarted, the "
-            "first request of each thread fails.",
-            hint="Set CONN_HEALTH_CHECKS = True.",
-            obj=alias,
-            id="horsies.W004",
-        )
-
-
-def _check_pool(alias: str, config: dict[str, Any], threads: int) -> Iterator[CheckMessage]:
-    pool = config.get("OPTIONS", {}).get("pool")
-    size = (pool.get("max_size") if isinstance(pool, dict) else None) or PSYCOPG_POOL_SIZE
-    if pool and size < threads:
+    size = pool_size(alias)
+    if size is not None and size < threads:
         yield checks.Warning(
             f"DATABASES['{alias}'] has a pool of {size} connections, and a runner has {threads} threads: bodies wait "
             "for each other's connections.",
             hint=f"Set OPTIONS['pool'] = {{'max_size': {threads}}} or more, or use fewer worker threads.",
             obj=alias,
             id="horsies.W005",
+        )
+    if (config.get("CONN_MAX_AGE") != 0 or size is not None) and not config.get("CONN_HEALTH_CHECKS"):
+        yield checks.Warning(
+            f"DATABASES['{alias}'] keeps its connections and never checks them: after the server was restarted, the "
+            "first request on each of them fails.",
+            hint="Set CONN_HEALTH_CHECKS = True.",
+            obj=alias,
+            id="horsies.W004",
         )
 
 

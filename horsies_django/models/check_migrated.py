@@ -13,6 +13,7 @@ from django.db import Error, OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from ..db.check_database import can_read, check_database, grants_problem, hidden_problem
+from ..db.connection import own_connection
 from ..db.errors import lacks_privilege, primary_message
 from .task import Task
 
@@ -24,8 +25,11 @@ class MissingPrivilege(ImproperlyConfigured):
 
 
 def check_tables(database: str, *, needs_grants: bool = False) -> None:
-    """Like ``check_schema``, but pass if the database can't be reached: the caller fails later."""
-    with suppress(OperationalError):
+    """Like ``check_schema``, but pass if the database can't be reached: the caller fails later.
+
+    The connection is closed again, and not taken from a pool, because the caller may run for months.
+    """
+    with suppress(OperationalError), own_connection(database, "check"):
         check_schema(database, needs_grants=needs_grants)
 
 

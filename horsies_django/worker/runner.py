@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from ..db.connection import is_visible_only_here, own_connection
+from ..db.connection import is_visible_only_here, own_connection, pool_size
 from ..enqueue.django_result import own_logging
 from .body_connections import BodyConnections
 from .config import WorkerConfig
@@ -70,6 +70,10 @@ def run(
 
 
 def _pools(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
+    size = pool_size(config.database)
+    if size is not None and size < config.threads:
+        text = "pool smaller than threads, bodies wait for each other's connections database=%s max_size=%d threads=%d"
+        logger.warning(text, config.database, size, config.threads)
     body_connections = BodyConnections(config.conn_max_age, resets_sessions=config.reset_sessions)
     return [
         SlotPool(

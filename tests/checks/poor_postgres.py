@@ -1,15 +1,8 @@
-"""PostgreSQL with a small pool and unchecked connections; no server is needed."""
+"""PostgreSQL with unchecked connections; no server is needed."""
 
 from tests.settings import *  # noqa: F403
 
-DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": "nowhere",
-        "CONN_MAX_AGE": None,
-        "OPTIONS": {"pool": {"max_size": 3}},
-    }
-}
+DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "nowhere", "CONN_MAX_AGE": None}}
 TASKS = {
     "default": {
         "BACKEND": "horsies_django.backend.HorsiesBackend",
