@@ -43,6 +43,24 @@ def ignored_signals() -> set[signal.Signals]:
     return {number for number in signals("SIGHUP") if signal.getsignal(number) == signal.SIG_IGN}
 
 
+def ends_process(number: signal.Signals) -> bool:
+    """Return whether a signal ends this process. Without /proc, code in C that handles it is not noticed."""
+    if signal.getsignal(number) != signal.SIG_DFL:
+        return False
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return True
+    handled = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return not handled >> number - 1 & 1
+
+
+def hold_signal(number: signal.Signals, *, is_held: bool) -> None:
+    """Hold a signal that this thread raises, until it is held no more; from elsewhere it arrives. Not on Windows."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK if is_held else signal.SIG_UNBLOCK, {number})
+
+
 def register_at_fork(**hooks: Callable[[], None]) -> None:
     """Call these around each fork from now on, as :func:`os.register_at_fork` does."""
     if IS_POSIX:

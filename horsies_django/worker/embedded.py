@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import signal
+import sys
 import threading
 from functools import cache
 from types import FrameType
@@ -22,7 +23,7 @@ from django.db import Error
 
 from ..core.backends import all_backends
 from ..core.option_parsers import integer
-from ..core.platform import register_at_fork
+from ..core.platform import ends_process, hold_signal, register_at_fork, signals
 from ..core.process_identity import has_ended, process_identity
 from ..core.sync import StopEvent
 from ..db.connection import is_in_memory, own_connection
@@ -105,6 +106,7 @@ class EmbeddedWorker:
         self._dead: set[str] = set()  # workers of this host whose tasks are not all recovered yet
         self._worker: ThreadWorker | None = None
         self._stopped = StopEvent()
+        self._ended = threading.Event()  # up to Python 3.12, join() takes a thread for ended after a KeyboardInterrupt
         self._thread = threading.Thread(target=self._run, name="horsies-embedded", daemon=True)
 
     def start(self) -> None:
@@ -122,16 +124,22 @@ class EmbeddedWorker:
         """Wait for the end of the work, at most as long as its steps may take; a Ctrl-C interrupts what runs."""
         try:
             in_order = 0.0 if self.is_development else self.config.shutdown_timeout + self.config.timeout_grace
-            self._thread.join(in_order + _LEAVE_TIMEOUT)
+            self._ended.wait(in_order + _LEAVE_TIMEOUT)
         except KeyboardInterrupt:
             if self._worker is not None:
                 self._worker.stop(at_once=True)
-            self._thread.join(_LEAVE_TIMEOUT)
+            self._ended.wait(_LEAVE_TIMEOUT)
 
     def _on_request(self, **_: object) -> None:
         self._stopped.wake()
 
     def _run(self) -> None:
+        try:
+            self._stand_by_and_work()
+        finally:
+            self._ended.set()
+
+    def _stand_by_and_work(self) -> None:
         while not apps.ready_event.wait(1.0):
             if self._stopped.is_set:
                 return
@@ -254,11 +262,27 @@ def _stop_all() -> None:
 
 
 def _end() -> None:
-    """Stop all workers, because the interpreter ends, and wait for them."""
+    """Stop all workers, because the interpreter ends, and wait for them.
+
+    After a Ctrl-C, which all processes of a terminal get, the parent of a server's processes sends them another signal:
+    it does not end the wait. A second Ctrl-C does, whatever the server has installed.
+    """
+    arrived: list[int] = []
+    handlers: dict[int, object] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in signals("SIGTERM", "SIGQUIT"):
+            handlers[number] = signal.signal(number, lambda number, _: arrived.append(number))
+        if callable(signal.getsignal(signal.SIGINT)):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        hold_signal(signal.SIGTERM, is_held=False)
     _stop_all()
     for worker in _workers.values():
         worker.join()
     _workers.clear()
+    for late in arrived:
+        if handlers[late] == signal.SIG_DFL:  # the process ends by it, as it would have
+            signal.signal(late, signal.SIG_DFL)
+            signal.raise_signal(late)
 
 
 @cache
@@ -290,15 +314,25 @@ def _after_fork_in_child() -> None:
 
 
 def _stop_with_server() -> None:
-    """Stop when SIGTERM stops the server, which then may end its process by the same signal, as uvicorn does."""
+    """Stop when SIGTERM stops the server, whose process ends only after that.
+
+    uvicorn handles the signal, and then raises it again for the handler that it has found: the default one, or, if it
+    has loaded the site before, that of this function.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     before = signal.getsignal(signal.SIGTERM)
-    if not callable(before):
+    if not callable(before) and not ends_process(signal.SIGTERM):
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
         _stop_all()
-        before(number, frame)
+        hold_signal(signal.SIGTERM, is_held=True)
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+            sys.exit()
 
     signal.signal(signal.SIGTERM, handle)

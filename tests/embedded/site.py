@@ -31,6 +31,8 @@ application = get_wsgi_application()
 embedded.start(threads=2)
 """
 
+ASGI = WSGI.replace("wsgi", "asgi")
+
 #: Another name of the host, for the processes that find this module on their path.
 OTHER_HOST = """
 import os, socket
@@ -46,6 +48,7 @@ class Site:
     def __init__(self, folder: Path, *command: str, host: str = "", **options: Any) -> None:
         (folder / "site_settings.py").write_text(SETTINGS)
         (folder / "site_wsgi.py").write_text(WSGI)
+        (folder / "site_asgi.py").write_text(ASGI)
         path = [str(folder), str(ROOT)]
         if host:
             (folder / "host").mkdir(exist_ok=True)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -22,18 +23,15 @@ from tests.jobs.models import Entry
 
 UNDER_RUNSERVER = {"embedded": {"when": "runserver"}}
 
-#: A server that ends its process by the signal that has stopped it, as uvicorn does.
-SIGNALLED_SERVER = """
-import signal, threading
+#: A server in C that handles SIGTERM, of which Python does not know.
+SERVER_IN_C = """
+import ctypes, signal, sys
 
-stopped = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+libc = ctypes.CDLL(None)
+libc.signal(signal.SIGTERM, ctypes.cast(libc.abs, ctypes.c_void_p))
 import site_wsgi
 
-stopped.wait()
-{after}
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-signal.raise_signal(signal.SIGTERM)
+sys.exit(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)
 """
 
 
@@ -52,6 +50,39 @@ def gunicorn(*flags):
     return (sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", *flags, "site_wsgi")
 
 
+def uvicorn(*flags):
+    return (sys.executable, "-m", "uvicorn", "--port", "0", *flags, "site_asgi:application")
+
+
+def daphne():
+    return (sys.executable, "-m", "daphne", "-p", "0", "site_asgi:application")
+
+
+#: Commands of servers, and what each writes, how often, when it has served its last request.
+SERVERS = {
+    "gunicorn": (gunicorn(), {"Worker exiting": 1}),
+    "uvicorn": (uvicorn(), {"Finished server process": 1}),
+    "uvicorn with workers": (
+        uvicorn("--workers", "2"),
+        {"Finished server process": 2, "Waiting for child process": 1},
+    ),
+    "daphne": (daphne(), {"Killed 0 pending application instances": 1}),
+}
+
+#: It has 16 dependencies, so it is only where ``tox -e beside`` installs it.
+with_daphne = pytest.mark.skipif(
+    find_spec("daphne") is None and "REQUIRE_DAPHNE" not in os.environ, reason="daphne is missing"
+)
+servers = pytest.mark.parametrize(
+    "server", [pytest.param(name, marks=[with_daphne] * (name == "daphne")) for name in SERVERS]
+)
+
+
+def press_ctrl_c(site):
+    """Signal all processes of the site, as a terminal does."""
+    os.killpg(site.process.pid, signal.SIGINT)
+
+
 def pid_of(key):
     """Return the process in which the last body with this key began, once it has."""
     return wait_until(lambda: Entry.objects.filter(key=key).order_by("-pk").values_list("pid", flat=True).first())
@@ -68,7 +99,7 @@ class TestRunserver:
         site.wait_for("task completed")
         assert site.output.count("worker ready") == 1
 
-        os.killpg(site.process.pid, signal.SIGINT)  # as Ctrl-C does
+        press_ctrl_c(site)
         site.process.wait(20)
         assert not Lease.objects.filter(name__startswith="embedded").exists()
         assert not Worker.objects.exists()
@@ -188,31 +219,70 @@ class TestServers:
         assert handle.value(timeout=60) == "again"
         assert site.process.pid != pid_of("again")
 
+    def test_of_the_processes_of_uvicorn_one_works_until_another_takes_over(self, start, gate):
+        site = start(*uvicorn("--workers", "2"))
+        site.wait_for("Application startup complete", 2)
+        handle = jobs.hold.send("again", str(gate))
+        first = pid_of("again")
+        assert first == worker_pid() != site.process.pid
+        assert Lease.objects.filter(name__startswith="embedded").count() == 1
+
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: pid_of("again") != first, what=f"it runs again: {site.output}")
+        gate.touch()
+
+        assert handle.value(timeout=60) == "again"
+        wait_until(lambda: Worker.objects.count() == 1, what="the row of the dead worker is deleted")
+
+    @pytest.mark.once
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_a_signal_to_gunicorn_stops_in_order(self, start, number, gate):
-        site = start(*gunicorn(), worker={"shutdown_timeout": 10})
+    @servers
+    def test_a_signal_to_a_server_stops_in_order(self, start, server, number, gate):
+        command, ends = SERVERS[server]
+        site = start(*command, worker={"shutdown_timeout": 10})
         handle = tasks.hold.send("key", str(gate))
         pid_of("key")
 
-        site.process.send_signal(number)
-        site.wait_for("Worker exiting")
+        if number == signal.SIGINT:
+            press_ctrl_c(site)
+        else:
+            site.process.send_signal(number)
+        if (server, number) == ("gunicorn", signal.SIGINT):  # then the log of its process may be cut short
+            ends = {"Handling signal: int": 1}
+        for text, count in ends.items():
+            site.wait_for(text, count)
         gate.touch()
 
         assert handle.value(timeout=60) == "key"
-        site.process.wait(20)
+        # uvicorn ends by the signal that has stopped it.
+        assert site.process.wait(20) == (-number if (server, number) == ("uvicorn", signal.SIGTERM) else 0)
         assert not Lease.objects.filter(name__startswith="embedded").exists()
         assert not Worker.objects.exists()
+        assert "Traceback" not in site.output
 
-    def test_a_server_that_ends_by_the_signal_itself_stops_in_order_as_far_as_it_waits(self, start, tmp_path):
-        wait = "import time\nwhile any(t.name == 'horsies-embedded' for t in threading.enumerate()): time.sleep(0.01)"
-        (tmp_path / "server.py").write_text(SIGNALLED_SERVER.format(after=wait))
-        site = start(sys.executable, str(tmp_path / "server.py"))
-        worker_pid()
+    @pytest.mark.once
+    @pytest.mark.parametrize("server", ["uvicorn", pytest.param("daphne", marks=with_daphne)])
+    def test_a_second_ctrl_c_puts_back_what_runs(self, start, server, gate):
+        command, ends = SERVERS[server]
+        site = start(*command, worker={"shutdown_timeout": 600})
+        handle = jobs.hold.send("again", str(gate))
+        pid_of("again")
 
-        site.process.terminate()
+        press_ctrl_c(site)
+        for text, count in ends.items():
+            site.wait_for(text, count)
+        press_ctrl_c(site)
 
-        assert site.process.wait(20) == -signal.SIGTERM
+        site.process.wait(60)
+        task = Task.objects.get(pk=handle.id)
+        assert (task.status, task.retry_count) == ("PENDING", 0)
         assert not Worker.objects.exists()
+
+    @pytest.mark.once
+    def test_the_handler_of_a_server_in_c_stays(self, start, tmp_path):
+        (tmp_path / "server.py").write_text(SERVER_IN_C)
+
+        assert start(sys.executable, str(tmp_path / "server.py")).process.wait(60) == 0
 
 
 @pytest.mark.slow
