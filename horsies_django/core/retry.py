@@ -20,6 +20,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeGuard
 
+from .annotations import bare_signature
 from .exceptions import LONGEST_DELAY, Discard, Retry
 from .results import ContractCode, OperationalCode
 from .serialization import clean_text
@@ -307,7 +308,7 @@ def retry_delay(
 ) -> float | None:
     """Return the seconds until the next attempt; None if there is none.
 
-    ``backoff`` is the option of the task, which a policy of a function calls with these arguments.
+    ``backoff`` is the option of the task: a policy of a function calls it with these arguments, if it can be called.
     """
     policy = retrying_policy(row, code, raised)
     if policy is None:
@@ -333,7 +334,7 @@ def takes_context(backoff: Callable[..., object]) -> bool:
     if inspect.iscoroutinefunction(backoff):
         raise TypeError("it is a coroutine function")
     try:
-        signature = inspect.signature(backoff)
+        signature = bare_signature(backoff)
     except ValueError:  # some callables in C have none
         return False
     try:

@@ -51,7 +51,7 @@ from ..core.registry import (
     registry,
     source_location,
 )
-from ..core.retry import MAX_INTERVAL, Backoff, RetryPolicy, is_interval
+from ..core.retry import MAX_INTERVAL, Backoff, RetryPolicy, is_interval, takes_context
 from ..core.unique import Unique
 from .context import TaskContext
 
@@ -142,6 +142,7 @@ class HorsiesTask(_GenericTask[P, T]):
     unique_key: str | None = None
     task_id: UUID | None = None
     _given_name: str | None = field(default=None, repr=False)  # "" if none was given, None before __post_init__()
+    _backoff_takes_context: bool | None = field(default=None, repr=False, compare=False)  # None: not known yet
 
     def __post_init__(self) -> None:
         """Validate the task and register it. A copy keeps the names of its original and is not registered.
@@ -168,6 +169,15 @@ class HorsiesTask(_GenericTask[P, T]):
     def task_name(self) -> str:
         """The name in rows: the given name, or the dotted path of the function."""
         return self._given_name or self.module_path
+
+    def backoff_takes_context(self) -> bool:
+        """Return whether ``backoff`` is a function of the context. Raises TypeError if it can't be called at all."""
+        if not callable(self.backoff):
+            return False
+        if (answer := self._backoff_takes_context) is None:  # to find out takes longer than a short task
+            answer = takes_context(self.backoff)
+            object.__setattr__(self, "_backoff_takes_context", answer)
+        return answer
 
     def with_options(self, **options: Any) -> HorsiesTask[P, T]:
         """Return a copy with other options.

@@ -19,7 +19,7 @@ from ..core.option_parsers import LONGEST_DURATION, problems_of_mapper
 from ..core.parameters import parameters_of
 from ..core.registry import NAME_LENGTH, is_module_level
 from ..core.retention import stored_retention
-from ..core.retry import MAX_RETRIES, RetryPolicy, takes_context
+from ..core.retry import MAX_RETRIES, RetryPolicy
 from ..core.serialization import clean_text
 from ..core.unique import RESERVED, Unique
 from .call_keys import names_in
@@ -130,11 +130,10 @@ def problems_of_deadline(task: HorsiesTask[..., Any]) -> Iterator[str]:
 def _retry_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.retry_policy is not None and not (task.max_attempts is None and task.backoff is None):
         yield "retry_policy is set; allowed with it: neither max_attempts nor backoff."
-    if callable(task.backoff):
-        try:
-            takes_context(task.backoff)
-        except TypeError as error:
-            yield f"backoff is {task.backoff!r}: {error}; allowed: a function (exception, task_result) or (context)."
+    try:
+        task.backoff_takes_context()
+    except TypeError as error:
+        yield f"backoff is {task.backoff!r}: {error}; allowed: a function (exception, task_result) or (context)."
     if isinstance(task.backoff, RetryPolicy) and task.max_attempts is not None:
         yield "backoff is a RetryPolicy, which has its own max_retries; allowed with it: no max_attempts."
 

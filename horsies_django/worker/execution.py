@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
 from ..core.backends import reads_typed
+from ..core.compat import FrameworkTaskResult
 from ..core.current_task import log_attributes
 from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.serialization import clean_text
 from ..core.status import TaskStatus
-from ..enqueue.context import TaskContext
 from ..enqueue.task_run import TaskRun
 from ..models import Task
 from ..models.claims import ClaimedTask, Completion
@@ -59,7 +59,7 @@ class Execution(TaskRun):
     interrupted_at: float = 0.0
     is_interrupted: bool = False
     has_context: bool = False
-    backoff_context: TaskContext | None = None  # for a backoff function that takes the context
+    task_result: FrameworkTaskResult[..., Any] | None = None  # for the context of the function, or of its backoff
     has_begun: bool = False  # the function, or the middleware around it, was called
     has_saved: bool = False  # so a transaction of the function's own may hold the row, even after its end
     has_returned: bool = False  # the function has returned, and its own transaction is storing the result

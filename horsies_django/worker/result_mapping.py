@@ -24,6 +24,7 @@ from ..core.serialization import check_size, clean_text, dumps, encode
 from ..core.type_check import return_problem
 from ..db.errors import is_outage
 from ..db.snooze_on_outage import OUTAGE_SNOOZE
+from ..enqueue.context import TaskContext
 from ..enqueue.django_result import add_error
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
@@ -208,9 +209,12 @@ def _error_result(
     result = dumps({"err": shown.as_json()})
     backoff = task.backoff if isinstance(task, HorsiesTask) else None
     arguments: tuple[Any, ...] = (raised, TaskResult(err=shown))
-    if (context := execution.backoff_context) is not None:
-        add_error(context.task_result, error)
-        arguments = (context,)
+    if isinstance(task, HorsiesTask) and task.backoff_takes_context():
+        if execution.task_result is None:  # the attempt failed before the row was read
+            backoff = None
+        else:
+            add_error(execution.task_result, error)
+            arguments = (TaskContext(task_result=execution.task_result, run=execution),)
     delay = retry_delay(execution.claimed, error.code, raised, backoff, arguments)
     return ExecutionResult(
         execution,

@@ -19,7 +19,6 @@ from ..core.compat import FrameworkTask
 from ..core.exceptions import NotRegistered, Snooze, TaskRevoked
 from ..core.registry import registry
 from ..core.results import OperationalCode
-from ..core.retry import takes_context
 from ..core.serialization import decode_call
 from ..core.status import TaskStatus
 from ..db import postgres
@@ -83,8 +82,7 @@ async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> Exe
         call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
         if signal_dispatcher.has_started_receivers(execution.claimed):
             await sync_to_async(signal_dispatcher.send_started)(execution.claimed, execution.database)
-        needs_context = call.task.takes_context or _backoff_takes_context(call.task)
-        context = await sync_to_async(_context)(execution, call.task) if needs_context else []
+        context = await sync_to_async(_context)(execution, call.task) if _needs_context(call.task) else []
         function = _function(execution, call, context, is_async=True)
         execution.raise_if_too_late()
         value = await execution.cancellable(function(), task)
@@ -116,8 +114,7 @@ def _raised(execution: Execution, call: _PreparedCall | None, error: BaseExcepti
 
 
 def _value(execution: Execution, call: _PreparedCall) -> Any:
-    needs_context = call.task.takes_context or _backoff_takes_context(call.task)
-    context = _context(execution, call.task) if needs_context else []
+    context = _context(execution, call.task) if _needs_context(call.task) else []
     is_async = _is_coroutine_function(call.task.func)
     function = _function(execution, call, context, is_async=is_async)
     execution.raise_if_too_late()  # reading the arguments may have taken long
@@ -252,8 +249,8 @@ def _loads(text: str) -> Any:
     return [] if text == "[]" else json.loads(text)
 
 
-def _backoff_takes_context(task: FrameworkTask[..., Any]) -> bool:
-    return isinstance(task, HorsiesTask) and callable(task.backoff) and takes_context(task.backoff)
+def _needs_context(task: FrameworkTask[..., Any]) -> bool:
+    return task.takes_context or (isinstance(task, HorsiesTask) and task.backoff_takes_context())
 
 
 def _context(execution: Execution, task: FrameworkTask[..., Any]) -> Sequence[TaskContext]:
@@ -263,11 +260,9 @@ def _context(execution: Execution, task: FrameworkTask[..., Any]) -> Sequence[Ta
     """
     row = signal_dispatcher.running_row(execution.claimed, execution.database)
     execution.state = row.checkpoint
-    context = TaskContext(task_result=result_of(row), run=execution)
-    if _backoff_takes_context(task):
-        execution.backoff_context = context
+    execution.task_result = result_of(row)
     execution.has_context = task.takes_context
-    return [context] if task.takes_context else []
+    return [TaskContext(task_result=execution.task_result, run=execution)] if task.takes_context else []
 
 
 #: The columns that a new group copies from the call that opens it.

@@ -27,12 +27,20 @@ class Parcel:
     sender: Missing = None
 
 
-@task(takes_context=True, unique=Unique(key="{times}"))
+def longer(context: TaskContext) -> Missing:
+    return context.attempt
+
+
+def never(exception: Missing | None, result: "Missing") -> Missing:
+    return None
+
+
+@task(takes_context=True, unique=Unique(key="{times}"), max_attempts=3, backoff=longer)
 def weigh(context: TaskContext, parcel: Parcel, times: int = 1, price: Decimal | None = None, *rest: Missing) -> int:
     return parcel.weight * times
 
 
-@task
+@task(max_attempts=3, backoff=never)
 async def identity(number: int, missing: list[Missing] | None = None) -> Missing | None:
     return number
 

@@ -1,10 +1,12 @@
 """Failures and retries."""
 
+import threading
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 from django.db import transaction
+from django.db.backends.signals import connection_created
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
@@ -130,6 +132,29 @@ def test_a_backoff_may_take_the_context_and_return_a_timedelta(drain, job):
     assert errors == [[RuntimeError], [RuntimeError, ValueError]]
     assert second.task_result.id == str(handle.id)
     assert second.task_result.status == TaskResultStatus.FAILED
+
+
+@pytest.mark.parametrize("job", [tasks.choosy_by_context, tasks.achoosy_by_context])
+def test_a_backoff_is_not_called_if_the_attempt_failed_before_its_context_was_read(drain, job):
+    def refuse(**_):
+        if threading.current_thread().name.startswith(("horsies-slot", "horsies-coroutine")):
+            raise LookupError("no secret for this connection")
+
+    tasks.backoff_contexts.clear()
+    handle = job.send()
+    connection_created.connect(refuse)
+    try:
+        drain()
+    finally:
+        connection_created.disconnect(refuse)
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.retry_count, row.attempts.get().error_message) == (
+        TaskStatus.PENDING,
+        1,
+        "no secret for this connection",
+    )
+    assert tasks.backoff_contexts == []
 
 
 def test_a_retry_after_good_until_is_not_scheduled(drain):
