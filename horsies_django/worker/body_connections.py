@@ -52,7 +52,10 @@ class BodyConnections:
         self._thread.has_connections = True
         # A body must not be the first to notice that its connection died.
         connection.health_check_enabled = True  # type: ignore[attr-defined]  # the stubs lack it
-        if self._max_age != INHERIT and not connection.settings_dict["OPTIONS"].get("pool"):
+        if connection.settings_dict["OPTIONS"].get("pool"):
+            if self.resets_sessions:  # a body that closes its connection gives the session back as it is
+                postgres.reset_session(connection)
+        elif self._max_age != INHERIT:
             connection.close_at = None if self._max_age is None else time.monotonic() + float(self._max_age)
 
     def clean_up(self, execution: Execution | None) -> None:

@@ -82,6 +82,26 @@ async def aconnect():
     await sync_to_async(leave_process)()
 
 
+def row_before_the_server_ends_the_session():
+    """Return a row; the driver does not learn that the connection is gone."""
+    other = connection.copy()
+    row = row_of("SELECT pg_backend_pid()")
+    with other.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", row)
+    other.close()
+    return row
+
+
+@task
+def lose_connection():
+    return row_before_the_server_ends_the_session()
+
+
+@task
+async def alose_connection():
+    return await sync_to_async(row_before_the_server_ends_the_session)()
+
+
 BODIES = {"threads": (look, query), "coroutines": (alook, aquery)}
 WAITS = {"threads": (wait_for_close, connect), "coroutines": (await_close, aconnect)}
 
@@ -136,6 +156,16 @@ def test_an_idle_thread_closes_a_connection_that_has_become_too_old(work, kind):
     work(slots=2, conn_max_age=0.01)
 
     assert [handle.status() for handle in handles] == ["COMPLETED"] * 2
+
+
+@on_postgresql
+@pytest.mark.parametrize(("lose", "query"), [(lose_connection, query), (alose_connection, aquery)])
+def test_a_body_gets_another_connection_if_its_own_is_gone(work, lose, query):
+    lost, handle = lose.send(), query.send("SELECT pg_backend_pid()")
+
+    work({"CONN_HEALTH_CHECKS": False})
+
+    assert handle.value(0) != lost.value(0)
 
 
 @on_postgresql

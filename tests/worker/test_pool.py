@@ -28,6 +28,18 @@ def wait_for_a_failure():
     wait_until(Task.objects.filter(status="FAILED").exists)
 
 
+@task
+def session(leave):
+    with connection.cursor() as cursor:
+        if leave:
+            cursor.execute("SET ROLE pg_monitor; SET search_path TO nowhere")
+        cursor.execute("SELECT current_user, current_setting('search_path'), pg_backend_pid()")
+        found = list(cursor.fetchone())
+    if leave:
+        close_old_connections()
+    return found
+
+
 @pytest.fixture
 def pool(monkeypatch):
     """Open a pool for all threads of this process."""
@@ -83,6 +95,21 @@ def test_a_transaction_that_a_body_leaves_open_does_not_go_back_to_the_pool(pool
     wait_until(lambda: taken(opened) == 0)
     assert {handle.status() for handle in handles} == {"COMPLETED"}
     assert [entry.key for entry in Entry.objects.all()] == ["next"]
+
+
+def test_with_reset_sessions_no_body_finds_what_one_left_that_closed_its_connection(pool, drain, settings):
+    options = settings.TASKS["default"]["OPTIONS"] | {"worker": {"reset_sessions": True}}
+    settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": options}}
+    opened = pool(1)
+    before, leave, after = session.send(False), session.send(True), session.send(False)
+    connection.close()
+
+    drain(threads=1)
+
+    connection.close()
+    wait_until(lambda: taken(opened) == 0)
+    assert leave.value(0)[:2] == ["pg_monitor", "nowhere"]
+    assert after.value(0) == before.value(0)  # of the same process of the server
 
 
 def test_workers_reapers_and_waits_need_no_connection_of_the_pool(pool, drain):
