@@ -90,7 +90,7 @@ def test_what_waits_is_counted_and_its_list_is_linked(client):
 def texts(html, name):
     """Return the texts of a column of the list, or of a field of the page."""
     found = re.findall(rf'field-{name}[^>]*>(?:\s*<div>.*?<div class="readonly">)?(.*?)</(?:td|div)>', html, re.DOTALL)
-    return [unescape(strip_tags(text)).strip() for text in found]
+    return [unescape(strip_tags(text)).split("\n")[-1].strip() for text in found]  # a label stands before the value
 
 
 def block(key, seconds, **columns):

@@ -91,7 +91,7 @@ def test_a_stop_without_a_supervisor_releases_coroutines_behind_a_blocked_loop(m
     with transaction.atomic():
         blocker = ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
         behind = [tasks.awrite.send("behind").id for _ in range(20)]
-    process = manage("horsies_worker", "--drain", "--no-reaper", "--shutdown-timeout", "30")
+    process = manage("horsies_worker", "--drain", "--no-reaper", "--shutdown-timeout", "30", "--async-slots", "30")
     wait_until(lambda: (tmp_path / "begun").exists() and running().count() == 21)
 
     process.signal(signal.SIGTERM)
