@@ -156,6 +156,11 @@ def returns_error(code: str):
 
 
 @task
+def platform() -> str:
+    return sys.platform
+
+
+@task
 def returns_ok(value):
     return TaskResult(ok=value)
 

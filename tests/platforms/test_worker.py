@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -14,6 +15,9 @@ from tests.jobs.models import Entry
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 IS_POSIX = hasattr(os, "killpg")
+
+#: What the simulated system calls itself.
+PLATFORMS = {"macos": "darwin", "windows": "win32"}
 
 
 def test_a_worker_runs_functions_and_coroutines_and_ctrl_c_ends_it_with_status_0(worker):
@@ -28,6 +32,14 @@ def test_a_worker_runs_functions_and_coroutines_and_ctrl_c_ends_it_with_status_0
     assert process.wait() == 0, process.output
     assert not Worker.objects.exists()
     assert "Traceback" not in process.output
+
+
+def test_this_process_and_the_one_of_the_bodies_are_those_of_the_simulated_system(worker):
+    expected = PLATFORMS.get(os.environ.get("SIMULATE", ""), sys.platform)
+    worker()
+
+    assert sys.platform == expected
+    assert tasks.platform.send().value(timeout=30) == expected
 
 
 def test_its_tasks_run_in_processes_of_their_own_where_the_system_has_process_groups(worker):
