@@ -82,10 +82,11 @@ def _serves_by_runserver() -> bool:
 def _start_embedded_workers() -> None:
     from .core.backends import all_backends
 
-    if any(backend.parsed.options.embedded.when for backend in all_backends()):
-        from .worker.embedded import start_under_runserver  # only here, because it imports all of the worker
+    for backend in all_backends():
+        if backend.parsed.options.embedded.when and not backend.parsed.problems:  # otherwise runserver shows them
+            from .worker.embedded import start_under_runserver  # only here, because it imports all of the worker
 
-        start_under_runserver()
+            start_under_runserver(backend.alias, backend.parsed.options.embedded.threads)
 
 
 def subscribe() -> None:

@@ -219,15 +219,6 @@ class WorkerOptions:
     # Undo after each body what it has set in its sessions, for one round trip.
     reset_sessions: bool = _option(False, BOOLEAN)
 
-    def rules_without_process(self, path: str) -> Iterator[Problem]:
-        """Yield a problem for each option that an embedded worker can't keep: it must not end the web process."""
-        for name in ("max_tasks_per_child", "max_memory_mb", "stall_timeout"):
-            if (value := getattr(self, name)) is not None:
-                allowed = "None for an embedded worker, which can't replace or kill the process that it runs in"
-                yield Problem(
-                    f"{path}['{name}']", value, allowed, "Run horsies_worker, which has processes of its own."
-                )
-
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
@@ -353,8 +344,6 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
     options = Options(**values)
     for name in ("recovery", "defaults"):
         problems += getattr(options, name).rules_between_keys(f"{root}['{name}']")
-    if options.embedded.when is not None:
-        problems += options.worker.rules_without_process(f"{root}['worker']")
     if not settings.USE_TZ:
         problems.append(Problem("USE_TZ", False, "True, as the queue compares times with a zone", "Set USE_TZ = True."))
     problems += _unknown_aliases(options, root)

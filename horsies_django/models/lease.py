@@ -64,17 +64,9 @@ class LeaseQuerySet(models.QuerySet["Lease"]):
         """Return the last holder of the lease; "" if there is none."""
         return self.filter(name=name).values_list("holder", flat=True).first() or ""
 
-    def take_over(self, name: str, ended: str, holder: str) -> bool:
-        """Acquire the lease of a holder that has ended; return False if another process has acquired it since."""
-        return self.filter(name=name, holder=ended).update(holder=holder, renewed_at=Now()) == 1
-
     def release(self, name: str, holder: str) -> None:
         """Delete the lease, unless the holder has lost it."""
         self.filter(name=name, holder=holder).delete()
-
-    def forget(self, prefix: str, seconds: float) -> None:
-        """Delete the leases with this prefix that were not renewed for ``seconds``."""
-        self.filter(name__startswith=prefix, renewed_at__lt=NowPlus(-seconds)).delete()
 
     def record(self, name: str, interval: float) -> None:
         """Record that something happens now, unless that was recorded within ``interval`` seconds."""

@@ -15,7 +15,8 @@ from ..core.status import TASK_TERMINAL_STATES, TaskStatus
 from ..core.unique import UniqueUntil
 from ..db.expressions import NowPlus
 from ..db.now import Now
-from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
+from ..models import Heartbeat, Lease, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
+from ..models.lease import EMBEDDED_PREFIX
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
 from .batches import Rows, delete_all, in_batches
@@ -70,8 +71,10 @@ def heartbeat_retention(options: Options) -> float | None:
 
 
 def prune_workers(options: Options) -> Iterator[int]:
-    """Delete the rows of workers without a heartbeat for a day."""
-    return delete_all(Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION)))
+    """Delete the rows of workers without a heartbeat for a day, and the leases that embedded ones have left."""
+    leases = Lease.objects.using(options.database).filter(name__startswith=EMBEDDED_PREFIX)
+    yield from delete_all(Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION)))
+    yield from delete_all(leases.filter(renewed_at__lt=NowPlus(-WORKER_RETENTION)))
 
 
 def past_retention(tasks: TaskQuerySet) -> TaskQuerySet:

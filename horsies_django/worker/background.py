@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import Protocol
+from collections.abc import Callable
 
 from ..db.connection import own_connection
 from ..models.check_migrated import MissingPrivilege
@@ -13,23 +14,19 @@ from .config import Until, WorkerConfig
 from .listener import alive_for
 from .started_registry import Notice
 
-
-class Fail(Protocol):
-    """Stops a worker and logs why."""
-
-    def __call__(self, reason: str, *, exc_info: bool = False) -> None:
-        """Stop it for this reason."""
+logger = logging.getLogger("horsies_django.worker")
 
 
 class Background:
-    """Runs the loops that the configuration asks for. ``fail`` is called in the thread of one that has failed.
+    """Runs the loops that the configuration asks for. The thread of one that has failed calls ``stop``.
 
     A worker that does not reap looks healthy and is not: it must fail visibly.
     """
 
-    def __init__(self, config: WorkerConfig, fail: Fail) -> None:
+    def __init__(self, config: WorkerConfig, stop: Callable[[], None]) -> None:
+        self.has_failed = False
         self._config = config
-        self._fail = fail
+        self._stop = stop
         self._loops: dict[str, Reaper | Scheduler] = {}
         self._scheduler: Scheduler | None = None
         if config.reaper:
@@ -63,7 +60,10 @@ class Background:
         try:
             with own_connection(self._config.database, name, waits=True):
                 loop.run()
+            return
         except MissingPrivilege as error:
-            self._fail(f"{name} failed, this worker stops: {error}")
-        except BaseException:  # noqa: BLE001  # fail() logs it
-            self._fail(f"{name} failed, this worker stops", exc_info=True)
+            logger.error("%s failed, this worker stops: %s", name, error)
+        except BaseException:
+            logger.exception("%s failed, this worker stops", name)
+        self.has_failed = True
+        self._stop()

@@ -8,20 +8,24 @@ be stuck loses its lease after :data:`LEASE` seconds, and its tasks to a reaper,
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import signal
 import sys
 import threading
+from asyncio import BaseEventLoop
 from functools import cache
+from itertools import islice
+from socketserver import BaseServer
+from traceback import walk_stack
 from types import FrameType
 from typing import Final
 
 from django.apps import apps
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import request_started
 from django.db import Error
 
-from ..core.backends import all_backends
 from ..core.option_parsers import integer
 from ..core.platform import ends_process, hold_signal, register_at_fork, signals
 from ..core.process_identity import has_ended, process_identity
@@ -34,7 +38,7 @@ from ..reaper.crashed import recover_all
 from .config import HOSTNAME, WorkerConfig
 from .console_logging import log_to_console
 from .started_registry import ExitReason
-from .thread_worker import ThreadWorker
+from .thread_worker import NEED_PROCESSES, ThreadWorker
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -44,29 +48,46 @@ LOOK_INTERVAL: Final = 5.0
 #: Seconds after which a lease that was not renewed is free.
 LEASE: Final = 20.0
 
-#: Seconds after which leases of hosts that are gone are deleted.
-_FORGET_AFTER: Final = 86_400.0
-
-#: Seconds until the work begins if no request arrives before. A server that preloads the project forks in that time.
+#: Seconds until the work begins. A server that preloads the project forks in that time.
 BEGIN_AFTER: Final = 2.0
+
+#: Seconds between two looks whether runserver serves.
+_SERVES_INTERVAL: Final = 0.1
 
 #: Seconds that the database has at the end of the process.
 _LEAVE_TIMEOUT: Final = 3.0
 
+#: After these, a worker does no more work, and keeps its lease so that no other process of the host does it either.
+_FINAL: Final = {ExitReason.STOP_REQUESTED, ExitReason.FORBIDDEN}
+
+#: The code in which runserver waits for requests: Django's own, and that of packages which serve ASGI.
+_SERVING: Final = {BaseServer.serve_forever.__code__, BaseEventLoop.run_forever.__code__}
+
+#: Modules that fork helpers of a process, unlike servers, which fork processes that serve the same site.
+_FORK_HELPERS: Final = {"multiprocessing.popen_fork", "billiard.popen_fork", "subprocess", "pty"}
+
 
 def start_in_server(threads: int, backend: str) -> None:
     """See :func:`horsies_django.embedded.start`."""
-    _start(_config(threads, backend))
+    config = _config(threads, backend)
+    if names := [name for name in NEED_PROCESSES if getattr(config, name)]:
+        raise ImproperlyConfigured(
+            f"TASKS[{backend!r}]['OPTIONS']['worker'] has {', '.join(names)}: an embedded worker has no processes that "
+            "it could replace, kill or watch. Remove this from the settings of the site, or run horsies_worker."
+        )
+    if "pytest" in sys.modules or hasattr(mail, "outbox"):
+        return  # a test has imported wsgi.py: its tasks, or those of the developer's own database, are not for it
+    _start(config)
     _stop_with_server()
 
 
-def start_under_runserver() -> None:
-    """Start the workers of the backends whose OPTIONS say so. For the process of ``runserver`` that serves requests."""
-    for backend in all_backends():
-        options = backend.parsed.options.embedded
-        if options.when == "runserver" and not backend.parsed.problems:  # otherwise runserver shows them and ends
-            log_to_console(1)
-            _start(_config(options.threads, backend.alias), is_development=True)
+def start_under_runserver(backend: str, threads: int) -> None:
+    """Start the worker of a backend whose OPTIONS say so. For the process of ``runserver`` that serves requests."""
+    log_to_console(1)
+    config = _config(threads, backend)
+    if names := [name for name in NEED_PROCESSES if getattr(config, name)]:  # meant for servers with the same settings
+        logger.warning("options ignored, because an embedded worker has no processes names=%s", ",".join(names))
+    _start(config, is_development=True)
 
 
 def _config(threads: int, backend: str) -> WorkerConfig:
@@ -75,26 +96,14 @@ def _config(threads: int, backend: str) -> WorkerConfig:
         rule.parse(threads)
     except ValueError:
         raise ValueError(f"threads is {threads!r}; allowed: {rule.allowed}.") from None
-    config = WorkerConfig.of(
-        backend,
-        threads=threads,
-        async_slots=threads,
-        start_ahead=0,  # a running task has begun: a process that was killed leaves no other evidence
-        is_embedded=True,
-    )
-    path = f"TASKS[{backend!r}]['OPTIONS']['worker']"
-    if problems := list(config.options.worker.rules_without_process(path)):
-        raise ImproperlyConfigured("\n".join(map(str, problems)))
-    if is_in_memory(config.database):
-        raise ImproperlyConfigured(f"The database {config.database!r} is in memory: no other thread can see its tasks.")
-    return config
+    return WorkerConfig.of(backend, threads=threads, async_slots=threads)
 
 
 class EmbeddedWorker:
     """The worker of one backend in this process, and the thread that keeps the lease.
 
-    ``is_development`` means that the work begins at once, is shown on the terminal, and is interrupted by the end of
-    the process.
+    ``is_development`` means that the work begins as soon as ``runserver`` serves, is shown on the terminal, and is
+    interrupted by the end of the process.
     """
 
     def __init__(self, config: WorkerConfig, *, is_development: bool) -> None:
@@ -103,7 +112,7 @@ class EmbeddedWorker:
         self.has_begun = False
         self.has_forked = False
         self._name = f"{EMBEDDED_PREFIX}:{config.backend}:{HOSTNAME}"[:100]
-        self._dead: set[str] = set()  # workers of this host whose tasks are not all recovered yet
+        self._holder: str | None = None  # this process in the lease, since it last acquired it
         self._worker: ThreadWorker | None = None
         self._stopped = StopEvent()
         self._ended = threading.Event()  # up to Python 3.12, join() takes a thread for ended after a KeyboardInterrupt
@@ -111,14 +120,12 @@ class EmbeddedWorker:
 
     def start(self) -> None:
         """Start the thread."""
-        request_started.connect(self._on_request)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop soon. Safe to call from a signal handler."""
         self._stopped.set()
-        if self._worker is not None:
-            self._worker.stop(at_once=self.is_development)
+        self._stop_worker(at_once=self.is_development)
 
     def join(self) -> None:
         """Wait for the end of the work, at most as long as its steps may take; a Ctrl-C interrupts what runs."""
@@ -126,12 +133,12 @@ class EmbeddedWorker:
             in_order = 0.0 if self.is_development else self.config.shutdown_timeout + self.config.timeout_grace
             self._ended.wait(in_order + _LEAVE_TIMEOUT)
         except KeyboardInterrupt:
-            if self._worker is not None:
-                self._worker.stop(at_once=True)
+            self._stop_worker(at_once=True)
             self._ended.wait(_LEAVE_TIMEOUT)
 
-    def _on_request(self, **_: object) -> None:
-        self._stopped.wake()
+    def _stop_worker(self, *, at_once: bool) -> None:
+        if (worker := self._worker) is not None:
+            worker.stop(at_once=at_once)
 
     def _run(self) -> None:
         try:
@@ -140,9 +147,6 @@ class EmbeddedWorker:
             self._ended.set()
 
     def _stand_by_and_work(self) -> None:
-        while not apps.ready_event.wait(1.0):
-            if self._stopped.is_set:
-                return
         if not self._begins():
             return
         problem = ""
@@ -154,8 +158,8 @@ class EmbeddedWorker:
                         check_schema(self.config.database, needs_grants=True)
                         is_checked = True
                     holder = self._acquire()
-                if holder and self._work(holder) in (ExitReason.STOP_REQUESTED, ExitReason.FORBIDDEN):
-                    return
+                if holder:
+                    self._work(holder)
                 problem = ""
             except (Error, ImproperlyConfigured) as error:
                 if problem != (problem := str(error)):  # once
@@ -165,47 +169,43 @@ class EmbeddedWorker:
             self._stopped.wait(LOOK_INTERVAL)
 
     def _begins(self) -> bool:
-        """Return whether this process works: not if others were forked from it before."""
+        """Return whether this process works: not if a server has forked others from it before.
+
+        ``runserver`` ends at once, whatever runs, if another process has taken its port.
+        """
+        while not (_serves() if self.is_development else apps.ready):
+            if self._stopped.wait(_SERVES_INTERVAL):
+                return False
         if not self.is_development:
-            self._stopped.wait(BEGIN_AFTER, until_woken=True)
-        request_started.disconnect(self._on_request)
-        with _fork_lock:
-            self.has_begun = not self.has_forked
+            self._stopped.wait(BEGIN_AFTER)
+        self.has_begun = not self.has_forked
         return self.has_begun
 
     def _acquire(self) -> str:
-        """Acquire the lease if it is free or its holder has ended, whose tasks are recovered; return the new holder."""
+        """Acquire the lease if it is free, or its holder has ended; return the new holder, or "".
+
+        The tasks of a holder that has ended are recovered, except those that another transaction has locked.
+        """
         leases = Lease.objects.using(self.config.database)
-        holder = f"{self.config.new_worker_id()}:{process_identity()}"
         last = leases.holder_of(self._name)
         worker_id, _, identity = last.partition(":")
-        if has_ended(identity):
-            self._dead.add(worker_id)
-            self._recover_dead()
-            return holder if leases.take_over(self._name, last, holder) else ""
-        if leases.acquire(self._name, holder, LEASE):
-            return ""
-        leases.forget(f"{EMBEDDED_PREFIX}:{self.config.backend}:", _FORGET_AFTER)
-        return holder
-
-    def _recover_dead(self) -> None:
-        """Recover the tasks of dead workers, except those that another transaction has locked."""
-        for worker_id in list(self._dead):
-            rows = Task.objects.using(self.config.database).held_by(worker_id)
-            if count := recover_all(rows):
+        if has_ended(identity) or last == self._holder:  # this process still holds it after an error
+            if count := recover_all(Task.objects.using(self.config.database).held_by(worker_id)):
                 logger.warning("tasks of dead worker recovered id=%s count=%d", worker_id, count)
-            if not rows.exists():
-                Worker.objects.using(self.config.database).deregister(worker_id)
-                self._dead.discard(worker_id)
+            Worker.objects.using(self.config.database).deregister(worker_id)
+            leases.release(self._name, last)
+        holder = f"{self.config.new_worker_id()}:{process_identity()}"
+        return "" if leases.acquire(self._name, holder, LEASE) else holder
 
-    def _work(self, holder: str) -> ExitReason | None:
-        """Work in another thread and keep the lease until stopped; return why it ended, None after an error."""
-        reasons: list[ExitReason] = []
+    def _work(self, holder: str) -> None:
+        """Work in another thread and keep the lease until stopped or after an error."""
+        self._holder = holder
+        reasons: set[ExitReason] = set()
         worker = self._worker = ThreadWorker(self.config, holder.partition(":")[0])
 
         def run() -> None:
             try:
-                reasons.append(worker.run(verbosity=int(self.is_development)))
+                reasons.add(worker.run(verbosity=int(self.is_development)))
             except Exception:
                 logger.exception("embedded worker failed id=%s: it starts again", worker.worker_id)
             finally:
@@ -213,42 +213,38 @@ class EmbeddedWorker:
 
         thread = threading.Thread(target=run, name="horsies-producer", daemon=True)
         thread.start()
-        if self._stopped.is_set:  # stop() has not seen this worker
-            self.stop()
         try:
-            while thread.is_alive() and not self._stopped.wait(LOOK_INTERVAL, until_woken=True):
-                self._renew(holder)
+            while thread.is_alive() or reasons & _FINAL:
+                if self._stopped.wait(LOOK_INTERVAL, until_woken=True) or not self._renew(holder):
+                    break
         finally:
-            worker.stop()  # after an error too, because this thread no longer renews the lease
+            worker.stop(at_once=self.is_development and self._stopped.is_set)
             thread.join()
         with own_connection(self.config.database, "embedded"):
             # What still runs ends with the process: then the next holder recovers it.
             if not Task.objects.using(self.config.database).held_by(worker.worker_id).exists():
                 Lease.objects.using(self.config.database).release(self._name, holder)
         self._worker = None
-        return reasons[0] if reasons else None
 
-    def _renew(self, holder: str) -> None:
-        """Renew the lease, and stop if it is lost. An outage, of which the producer logs each error, is waited for."""
+    def _renew(self, holder: str) -> bool:
+        """Renew the lease; return whether it is not lost. An outage is waited for: the producer logs its errors."""
         try:
             with own_connection(self.config.database, "embedded"):
                 has_lease = Lease.objects.using(self.config.database).renew(self._name, holder)
-                self._recover_dead()
         except Error:
-            return
-        if not has_lease and self._worker is not None:
+            return True
+        if not has_lease:
             logger.warning("embedded worker has lost its lease to another process: it stops and stands by")
-            self._worker.stop()
+        return has_lease
 
 
 #: The embedded worker of each backend in this process.
 _workers: Final[dict[str, EmbeddedWorker]] = {}
 
-#: Held over each fork: nothing begins meanwhile.
-_fork_lock: Final = threading.Lock()
-
 
 def _start(config: WorkerConfig, *, is_development: bool = False) -> None:
+    if is_in_memory(config.database):
+        raise ImproperlyConfigured(f"The database {config.database!r} is in memory: no other thread can see its tasks.")
     if config.backend in _workers:
         return
     _install_hooks()
@@ -289,23 +285,17 @@ def _end() -> None:
 def _install_hooks() -> None:
     # Before the interpreter waits for the threads of executors: from then on no coroutine can call sync code any more.
     getattr(threading, "_register_atexit", atexit.register)(_end)
-    register_at_fork(before=_hold, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-
-
-def _hold() -> None:
-    _fork_lock.acquire()
+    register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def _after_fork_in_parent() -> None:
-    for worker in _workers.values():
+    for worker in () if _is_helper_forked() else _workers.values():
         worker.has_forked = True
-    _fork_lock.release()
 
 
 def _after_fork_in_child() -> None:
     """Start workers of this process's own, if it was forked by a server; otherwise by a body, or by a request."""
-    _fork_lock.release()
-    inherited = list(_workers.values())
+    inherited = [] if _is_helper_forked() else list(_workers.values())
     _workers.clear()
     for worker in inherited:
         if not worker.has_begun:
@@ -313,6 +303,19 @@ def _after_fork_in_child() -> None:
             _workers[worker.config.backend].start()
 
 
+def _is_helper_forked() -> bool:
+    """Return whether the code that forks is that of a library, not of a server. For the hooks of a fork."""
+    callers = islice(walk_stack(inspect.currentframe()), 2, 3)  # of this function, of the hook, of the fork if not in C
+    return any(frame.f_globals.get("__name__") in _FORK_HELPERS for frame, _ in callers)
+
+
+def _serves() -> bool:
+    """Return whether a thread waits for requests: the port is bound, and the project was checked."""
+    stacks = map(walk_stack, sys._current_frames().values())
+    return any(frame.f_code in _SERVING for stack in stacks for frame, _ in stack)
+
+
+@cache
 def _stop_with_server() -> None:
     """Stop when SIGTERM stops the server, whose process ends only after that.
 

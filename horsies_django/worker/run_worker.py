@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import Final
 
 from ..core.platform import IS_POSIX
 from ..db.connection import own_connection
@@ -18,12 +16,9 @@ from .figures import SupervisorFigures, serve_nothing
 from .inbox import Command, Inbox
 from .started_registry import ExitReason
 from .stop_signals import ABORT_TIMEOUT, LEAVE_TIMEOUT, quiet_signals, starting, stop_signals
-from .thread_worker import ThreadWorker
+from .thread_worker import NEED_PROCESSES, ThreadWorker
 
 logger = logging.getLogger("horsies_django.worker")
-
-#: Options of a worker that has runners in processes of their own.
-_NEED_PROCESSES: Final = ("max_tasks_per_child", "max_memory_mb", "stall_timeout", "heartbeat_file", "state_dir")
 
 
 def run_worker(
@@ -73,11 +68,10 @@ def _run_in_threads(config: WorkerConfig, verbosity: int, *, has_server: bool, o
 
     The options that need processes may be meant for servers with the same settings, so they only cause a warning.
     """
-    ignored = [name for name in _NEED_PROCESSES if getattr(config, name)]
+    ignored = [name for name in NEED_PROCESSES if getattr(config, name)]
     ignored += ["processes"] * (config.processes > 1) + ["metrics_port"] * has_server
     if ignored:
         logger.warning("options ignored, because this system has no runner processes names=%s", ",".join(ignored))
-    config = replace(config, is_embedded=True, start_ahead=0, max_tasks_per_child=None, max_memory_mb=None)
     worker = ThreadWorker(config, config.new_worker_id())
     at_once = iter([False])
     in_order = config.shutdown_timeout + config.timeout_grace + LEAVE_TIMEOUT

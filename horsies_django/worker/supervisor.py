@@ -82,7 +82,7 @@ class Supervisor:
         self._heartbeat_file = HeartbeatFile(config.heartbeat_file)
         self._spawner = Spawner(config, verbosity)
         self._store = SupervisorStore(config, partial(self._events.put, None))
-        self._background = Background(config, self._fail)
+        self._background = Background(config, partial(self._events.put, self._fail))
         self._children: list[Child] = []
         self._starts: list[_Start] = []
         #: The latest starts of replacements for crashed runners whose rows may have asked them to stop or to be quiet.
@@ -276,8 +276,7 @@ class Supervisor:
         elif exit_reason is ExitReason.STOP_REQUESTED:
             self._log_not_replaced(child.worker_id)
         elif exit_reason in (ExitReason.WRONG_DATABASE, ExitReason.FORBIDDEN):  # another one would fail in the same way
-            self._has_failed = True
-            self._stop()
+            self._fail()
         else:
             self._failed_starts = 0
             goes_on = exit_reason is not ExitReason.DONE or self._config.until is Until.STOPPED
@@ -353,12 +352,11 @@ class Supervisor:
         for child in self._children:
             child.send(command)
 
-    def _fail(self, reason: str, *, exc_info: bool = False) -> None:
+    def _fail(self) -> None:
         """Stop, and exit with status 1."""
-        if not self._has_failed:  # a second STOP would abort the executions
+        if not self._has_failed:  # a second stop would abort the executions
             self._has_failed = True
-            self._events.put(self._stop)
-        logger.error("%s", reason, exc_info=exc_info)
+            self._stop()
 
 
 def _pause(failed_starts: int) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+from dataclasses import replace
+from typing import Final
 
 from . import runner
 from .background import Background
@@ -10,7 +11,8 @@ from .config import WorkerConfig
 from .inbox import Command, Inbox
 from .started_registry import ExitReason, Notice
 
-logger = logging.getLogger("horsies_django.worker")
+#: Options that need processes of the worker's own, which can be replaced, killed or watched.
+NEED_PROCESSES: Final = ("max_tasks_per_child", "max_memory_mb", "stall_timeout", "heartbeat_file", "state_dir")
 
 
 class ThreadWorker:
@@ -18,10 +20,15 @@ class ThreadWorker:
 
     def __init__(self, config: WorkerConfig, worker_id: str) -> None:
         self.worker_id = worker_id
-        self._config = config
+        # No task starts ahead: a running one has begun, for a process that was killed leaves no other evidence.
+        self._config = replace(config, is_embedded=True, start_ahead=0, max_tasks_per_child=None, max_memory_mb=None)
         self._inbox = Inbox()
-        self._background = Background(config, self._fail)
-        self.has_failed = False  # the reaper or the scheduler
+        self._background = Background(self._config, self.stop)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the reaper or the scheduler has failed."""
+        return self._background.has_failed
 
     def run(self, *, verbosity: int = 0) -> ExitReason:
         """Work in this thread and in others until stopped; return why it ended. ``verbosity``: see ``runner.run``."""
@@ -42,8 +49,3 @@ class ThreadWorker:
         if isinstance(message, Notice):
             self._background.on_notice(message)
         return False
-
-    def _fail(self, reason: str, *, exc_info: bool = False) -> None:
-        self.has_failed = True
-        logger.error("%s", reason, exc_info=exc_info)
-        self.stop()

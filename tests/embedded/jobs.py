@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from pathlib import Path
 
-from horsies_django import RetryPolicy, task
+from horsies_django import RetryPolicy, TaskStatus, task
+from horsies_django.models import Task
 from tests.jobs.entries import wait_for_gate, write_entry
+from tests.jobs.models import Entry
 
 
 @task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
@@ -16,7 +20,35 @@ def hold(key: str, gate: str) -> str:
     return key
 
 
+class BrokenWorker(Exception):
+    """What the worker itself raises."""
+
+
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
+def break_worker() -> str:
+    """Have the worker fail that runs this body for the first time, and go on until the process ends."""
+    if Entry.objects.filter(key="broken").exists():
+        return "again"
+    write_entry("broken")
+    (producer,) = (thread for thread in threading.enumerate() if thread.name == "horsies-producer")
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(producer.ident or 0), ctypes.py_object(BrokenWorker))
+    threading.Event().wait()
+    return "never"
+
+
+@task
+def count_running() -> int:
+    """Return how many tasks have the state RUNNING."""
+    return Task.objects.filter(status=TaskStatus.RUNNING).count()
+
+
 @task(timeout=0.2)
 def read_pipe(path: str) -> str:
     """Wait in C code for a writer, where no exception can come."""
+    return Path(path).read_text()
+
+
+@task
+def read_pipe_for_long(path: str) -> str:
+    """Wait in C code for a writer, without a time limit."""
     return Path(path).read_text()

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from horsies_django.models import Worker
+from django.db import OperationalError
+from django.db.models import F
+
+from horsies_django.models import Lease, Worker
 from tests.conftest import ROOT, database_url, wait_until
 
 SETTINGS = """
@@ -80,6 +83,18 @@ class Site:
         """Wait until the output has a text so often."""
         wait_until(lambda: self.output.count(text) >= count, what=f"{text!r} in: {self.output}")
 
+    def stand_still(self) -> None:
+        """Stop the process for now, but not while it has locked an SQLite database for writing."""
+
+        def is_free() -> bool:
+            self.process.send_signal(signal.SIGSTOP)
+            with contextlib.suppress(OperationalError):
+                return Lease.objects.update(name=F("name")) > 0
+            self.process.send_signal(signal.SIGCONT)
+            return False
+
+        wait_until(is_free)
+
     def kill(self) -> None:
         """Kill all processes at once, as a machine that goes down."""
         with contextlib.suppress(ProcessLookupError):
@@ -109,6 +124,13 @@ def runserver(*flags: str) -> tuple[str, ...]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return (*PYTHON, "runserver", f"127.0.0.1:{probe.getsockname()[1]}", *flags)
+
+
+def serve_runserver(start: Start, **options: Any) -> Site:
+    """Start the development server, without its reloader, and wait until its worker is ready."""
+    site = start(*runserver("--noreload"), embedded={"when": "runserver"}, **options)
+    site.wait_for("worker ready")
+    return site
 
 
 def worker_pid() -> int:

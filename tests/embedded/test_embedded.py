@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -17,7 +19,7 @@ from horsies_django.core.compat import task_backends
 from horsies_django.models import Lease, Task, TaskAttempt, Worker
 from tests.conftest import ROOT, wait_until
 from tests.embedded import jobs
-from tests.embedded.site import PYTHON, runserver, sites, worker_pid
+from tests.embedded.site import PYTHON, runserver, serve_runserver, sites, worker_pid
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
@@ -32,6 +34,28 @@ libc.signal(signal.SIGTERM, ctypes.cast(libc.abs, ctypes.c_void_p))
 import site_wsgi
 
 sys.exit(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)
+"""
+
+
+#: A site that starts a process of its own, which does not serve it, as it is loaded.
+FORK_HELPER = """
+import multiprocessing, threading
+import site_wsgi
+
+helper = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
+helper.start()
+helper.join()
+"""
+
+#: A system check that shows the threads, because 'check' runs no other code.
+THREADS_CHECK = """
+import threading
+from django.core.checks import register
+
+@register
+def show_threads(**kwargs):
+    print([thread.name for thread in threading.enumerate()], flush=True)
+    return []
 """
 
 
@@ -65,6 +89,10 @@ SERVERS = {
     "uvicorn with workers": (
         uvicorn("--workers", "2"),
         {"Finished server process": 2, "Waiting for child process": 1},
+    ),
+    "gunicorn with uvicorn": (
+        (*gunicorn("-k", "uvicorn_worker.UvicornWorker")[:-1], "site_asgi:application"),
+        {"Finished server process": 1},
     ),
     "daphne": (daphne(), {"Killed 0 pending application instances": 1}),
 }
@@ -164,13 +192,65 @@ class TestRunserver:
         assert stuck.get(timeout=60).err.error_code == "TASK_TIMEOUT"
         assert site.output.count("worker ready") == 1
 
+    def test_a_busy_port_fails_no_task(self, start):
+        handle = tasks.add.send(1, 2)
+
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            site = start(*PYTHON, "runserver", f"127.0.0.1:{other.getsockname()[1]}", "--noreload", **UNDER_RUNSERVER)
+            assert site.process.wait(60) == 1
+
+        assert "That port is already in use" in site.output
+        assert handle.status() == "PENDING"
+
+    def test_a_body_that_outlives_the_stop_is_recovered_by_the_next_start(self, start, tmp_path):
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        site = serve_runserver(start, worker={"timeout_grace": 0.1})
+        stuck = jobs.read_pipe_for_long.send(str(pipe))
+        wait_until(lambda: stuck.status() == "RUNNING")
+
+        press_ctrl_c(site)
+        site.process.wait(60)
+        assert stuck.status() == "RUNNING"
+
+        serve_runserver(start)
+        assert stuck.get(timeout=60).err.error_code == "WORKER_CRASHED"
+
+    def test_a_worker_that_fails_starts_again_and_recovers_its_tasks(self, start):
+        site = serve_runserver(start)
+        handle = jobs.break_worker.send()
+
+        assert handle.value(timeout=60) == "again"
+        assert "embedded worker failed" in site.output
+
+    def test_an_operators_stop_holds_for_all_processes_of_the_host(self, start):
+        serve_runserver(start)
+        Worker.objects.all().request_stop()
+        wait_until(lambda: not Worker.objects.exists())
+
+        lease = Lease.objects.get(name__startswith="embedded")
+        is_renewed = Lease.objects.filter(holder=lease.holder, renewed_at__gt=lease.renewed_at)
+        wait_until(is_renewed.exists)
+
+    def test_a_task_that_has_not_begun_is_not_running(self, start):
+        handles = jobs.count_running.send_many({} for _ in range(300))
+
+        serve_runserver(start)
+
+        assert max(handle.value(timeout=60) for handle in handles) <= 2
+
+    def test_options_that_need_a_process_are_ignored(self, start):
+        site = serve_runserver(start, worker={"max_memory_mb": 16, "state_dir": "/nonexistent"})
+
+        assert tasks.add.send(1, 2).value(timeout=60) == 3
+        assert "an embedded worker has no processes names=max_memory_mb,state_dir" in site.output
+
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 class TestHosts:
     def test_of_two_processes_of_a_host_one_works_and_the_other_takes_over(self, start, gate):
-        first = start(*runserver("--noreload"), **UNDER_RUNSERVER)
-        first.wait_for("worker ready")
+        first = serve_runserver(start)
         second = start(*runserver("--noreload"), **UNDER_RUNSERVER)
         handle = jobs.hold.send("again", str(gate))
         assert pid_of("again") == first.process.pid
@@ -184,13 +264,11 @@ class TestHosts:
         assert pid_of("again") == second.process.pid
 
     def test_a_process_that_stands_still_loses_its_lease(self, start):
-        first = start(*runserver("--noreload"), **UNDER_RUNSERVER)
-        first.wait_for("worker ready")
-        first.process.send_signal(signal.SIGSTOP)
+        first = serve_runserver(start)
+        first.stand_still()
 
-        second = start(*runserver("--noreload"), **UNDER_RUNSERVER)
+        second = serve_runserver(start)
 
-        second.wait_for("worker ready")
         first.process.send_signal(signal.SIGCONT)
         first.wait_for("lost its lease")
         first.wait_for("worker stopped")
@@ -238,6 +316,8 @@ class TestServers:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     @servers
     def test_a_signal_to_a_server_stops_in_order(self, start, server, number, gate):
+        if (server, number) == ("gunicorn with uvicorn", signal.SIGINT):
+            pytest.skip("uvicorn then ends its process by the signal")
         command, ends = SERVERS[server]
         site = start(*command, worker={"shutdown_timeout": 10})
         handle = tasks.hold.send("key", str(gate))
@@ -278,6 +358,12 @@ class TestServers:
         assert (task.status, task.retry_count) == ("PENDING", 0)
         assert not Worker.objects.exists()
 
+    def test_a_helper_that_the_site_forks_takes_no_work_from_it(self, start):
+        site = start(sys.executable, "-c", FORK_HELPER)
+
+        assert tasks.add.send(1, 2).value(timeout=60) == 3
+        assert worker_pid() == site.process.pid
+
     @pytest.mark.once
     def test_the_handler_of_a_server_in_c_stays(self, start, tmp_path):
         (tmp_path / "server.py").write_text(SERVER_IN_C)
@@ -290,12 +376,14 @@ class TestServers:
 @pytest.mark.parametrize("command", ["shell", "check", "test"])
 def test_no_other_command_starts_a_worker(start, tmp_path, command):
     threads = "import threading; print([thread.name for thread in threading.enumerate()])"
-    (tmp_path / "site_tests.py").write_text(f"{threads}\n")
+    (tmp_path / "site_checks.py").write_text(THREADS_CHECK)
+    (tmp_path / "site_tests.py").write_text(f"import site_asgi, site_wsgi; {threads}\n")
     arguments = {"shell": ["-c", threads], "check": [], "test": ["site_tests"]}[command]
 
-    site = start(*PYTHON, command, *arguments, **UNDER_RUNSERVER)
+    site = start(*PYTHON, command, *arguments, modules=["site_checks"], **UNDER_RUNSERVER)
 
     assert site.process.wait(60) == 0
+    assert "MainThread" in site.output
     assert "horsies" not in site.output.replace("horsies_django", "")
 
 
@@ -309,19 +397,25 @@ def options(settings):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("max_tasks_per_child", 100), ("max_memory_mb", 100), ("stall_timeout", 100.0)]
+    ("name", "value"),
+    [
+        ("max_tasks_per_child", 100),
+        ("max_memory_mb", 100),
+        ("stall_timeout", 100.0),
+        ("heartbeat_file", "/run/beat"),
+        ("state_dir", "/run/state"),
+    ],
 )
-def test_options_that_end_a_process_are_refused(options, name, value):
-    sentence = (
-        f"TASKS['default']['OPTIONS']['worker'][{name!r}] is {value}; allowed: None for an embedded worker, which "
-        "can't replace or kill the process that it runs in."
-    )
-
-    assert options(worker={name: value}, **UNDER_RUNSERVER).check()[0].msg == sentence
-    assert options(worker={name: value}).check() == []
-    with pytest.raises(ImproperlyConfigured) as caught:
+def test_start_refuses_options_that_need_a_process(options, name, value):
+    assert options(worker={name: value}, **UNDER_RUNSERVER).check() == []
+    with pytest.raises(ImproperlyConfigured, match=rf"\['worker'\] has {name}: an embedded worker has no processes"):
         embedded.start()
-    assert str(caught.value) == sentence
+
+
+def test_start_does_nothing_in_a_test():
+    embedded.start()
+
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("horsies-embedded")]
 
 
 @pytest.mark.parametrize("threads", [0, 1_001, "2", None])

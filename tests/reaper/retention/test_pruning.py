@@ -9,7 +9,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.models import Heartbeat, Lease, Task, TaskAttempt, Worker
 from horsies_django.reaper.prune import past_retention, prune_heartbeats, prune_tasks
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -165,6 +165,18 @@ def test_a_worker_row_is_deleted_a_day_after_its_last_heartbeat(capsys):
         Worker.objects.filter(pk=name).update(last_beat_at=F("last_beat_at") - ago)
     assert "forgot dead workers: 1" in reap(capsys)
     assert list(Worker.objects.values_list("pk", flat=True)) == ["silent"]
+
+
+def test_the_lease_of_a_killed_embedded_worker_is_deleted_after_a_day():
+    ago = timezone.now() - timedelta(hours=25)
+    Lease.objects.create(name="embedded:default:gone", renewed_at=ago)
+    Lease.objects.create(name="embedded:default:here")
+    Lease.objects.create(name="reaper:other", renewed_at=ago)
+
+    call_command("horsies_reaper", once=True, verbosity=0)
+
+    assert set(Lease.objects.values_list("pk", flat=True)) >= {"embedded:default:here", "reaper:other"}
+    assert not Lease.objects.filter(name="embedded:default:gone").exists()
 
 
 # The command.
