@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeVar
 
 from django.db import Error, connections
@@ -100,6 +103,65 @@ class BodyConnections:
                     connection.close()
 
 
+class DaemonThreads(ThreadPoolExecutor):
+    """At most ``count`` threads, each started when no other is idle. The end of the interpreter does not wait for them.
+
+    Nothing is inherited: asyncio accepts only this class as an executor of its event loop.
+    """
+
+    def __init__(self, count: int, name: str, body_connections: BodyConnections) -> None:
+        self._count = count
+        self._name = name
+        self._body_connections = body_connections
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: no more follow
+        self._started: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+        self._is_shut_down = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See Executor."""
+        if self._is_shut_down:
+            raise RuntimeError("The worker stops: no thread takes another call.")
+        future: Future[T] = Future()
+        self._calls.put(partial(_complete, future, partial(fn, *args, **kwargs)))
+        if not self._idle.acquire(blocking=False) and len(self._started) < self._count:
+            self._started.append(threading.Thread(target=self._work, name=self._name, daemon=True))
+            self._started[-1].start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See Executor."""
+        self._is_shut_down = True
+        self._calls.put(None)
+        for thread in self._started if wait else ():
+            thread.join()
+
+    def _work(self) -> None:
+        self._body_connections.adopt_thread()
+        while call := self._next_call():
+            call()
+        self._calls.put(None)
+
+    def _next_call(self) -> Callable[[], None] | None:
+        try:
+            return self._calls.get_nowait()
+        except Empty:
+            self._idle.release()
+            return self._calls.get()
+
+
+def _complete(future: Future[T], call: Callable[[], T]) -> None:
+    """Call, and give the future what is returned or raised."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  # as the executors of the standard library
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
 class CoroutineThreads:
     """The threads in which coroutines run sync code: one for each coroutine that needs it, for as long as it runs.
 
@@ -108,20 +170,20 @@ class CoroutineThreads:
 
     def __init__(self, body_connections: BodyConnections, shared: SharedThreads) -> None:
         self._connections = body_connections
-        self._idle: dict[ThreadPoolExecutor, asyncio.TimerHandle | None] = {}
+        self._idle: dict[DaemonThreads, asyncio.TimerHandle | None] = {}
         self.shared = shared
 
-    def take(self) -> ThreadPoolExecutor:
+    def take(self) -> DaemonThreads:
         """Return a thread that no coroutine uses: the one that was used last, or a new one."""
         try:
             thread, timer = self._idle.popitem()
         except KeyError:
-            return ThreadPoolExecutor(1, "horsies-coroutine", self._connections.adopt_thread)
+            return DaemonThreads(1, "horsies-coroutine", self._connections)
         if timer is not None:
             timer.cancel()
         return thread
 
-    async def give_back(self, thread: ThreadPoolExecutor, execution: Execution) -> None:
+    async def give_back(self, thread: DaemonThreads, execution: Execution) -> None:
         """Clean up after a coroutine, and keep its thread while that has connections."""
         loop = asyncio.get_running_loop()
         seconds_left: float | None = 0.0
@@ -142,7 +204,7 @@ class CoroutineThreads:
         self._connections.clean_up(execution)
         return self._connections.seconds_left()
 
-    def _end(self, thread: ThreadPoolExecutor, *, wait: bool = False) -> None:
+    def _end(self, thread: DaemonThreads, *, wait: bool = False) -> None:
         del self._idle[thread]
         thread.submit(connections.close_all)
         thread.shutdown(wait=wait)
@@ -156,7 +218,7 @@ class CoroutineThread(Executor):
 
     def __init__(self, threads: CoroutineThreads) -> None:
         self._threads = threads
-        self._current: ThreadPoolExecutor | None = None
+        self._current: DaemonThreads | None = None
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See Executor."""
@@ -171,7 +233,7 @@ class CoroutineThread(Executor):
             await self._threads.give_back(thread, execution)
 
 
-class SharedThreads(ThreadPoolExecutor):
+class SharedThreads(DaemonThreads):
     """The threads in which coroutines run sync code that needs no thread of its own.
 
     Each call cleans up its connections. DATABASES decides how long they are kept, because an idle thread can't close
@@ -180,15 +242,15 @@ class SharedThreads(ThreadPoolExecutor):
 
     def __init__(self, *, resets_sessions: bool) -> None:
         self._connections = BodyConnections(INHERIT, resets_sessions=resets_sessions)
-        super().__init__(thread_name_prefix="horsies-shared", initializer=self._connections.adopt_thread)
+        super().__init__(min(32, (os.cpu_count() or 1) + 4), "horsies-shared", self._connections)
         self._used: dict[tuple[int, str], BaseDatabaseWrapper] = {}
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """See ThreadPoolExecutor. Remembers the calling execution for the log."""
+        """See Executor. Remembers the calling execution for the log."""
         return super().submit(self._call, current_run.get(), fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See ThreadPoolExecutor. Also closes the connections of its threads."""
+        """See Executor. Also closes the connections of its threads."""
         super().shutdown(wait, cancel_futures=cancel_futures)
         for connection in self._used.values() if wait else ():
             connection.inc_thread_sharing()

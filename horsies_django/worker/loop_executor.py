@@ -161,6 +161,8 @@ class LoopExecutor(Executor):
             thread = SyncToAsync.context_to_thread_executor[context] = CoroutineThread(self._own_threads)
             result = await run_task.arun_task(execution, task)
             await thread.end(execution)
-        except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
+        except BaseException as error:  # the producer must get a result in any case
+            if self._is_closing and isinstance(error, asyncio.CancelledError):  # it has ended
+                raise
             return result_mapping.fallback(execution, error)
         return result

@@ -6,6 +6,8 @@ import ctypes
 import threading
 from pathlib import Path
 
+from asgiref.sync import sync_to_async
+
 from horsies_django import RetryPolicy, TaskStatus, task
 from horsies_django.models import Task
 from tests.jobs.entries import wait_for_gate, write_entry
@@ -46,6 +48,12 @@ def count_running() -> int:
 def read_pipe(path: str) -> str:
     """Wait in C code for a writer, where no exception can come."""
     return Path(path).read_text()
+
+
+@task
+async def read_pipe_in_thread(path: str, *, is_shared: bool) -> str:
+    """Wait in C code in a thread of the coroutine, or in one that coroutines share."""
+    return await sync_to_async(Path(path).read_text, thread_sensitive=not is_shared)()
 
 
 @task

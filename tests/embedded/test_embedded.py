@@ -216,6 +216,19 @@ class TestRunserver:
         serve_runserver(start)
         assert stuck.get(timeout=60).err.error_code == "WORKER_CRASHED"
 
+    @pytest.mark.parametrize("is_shared", [False, True])
+    def test_a_coroutine_that_waits_for_a_thread_holds_up_no_exit(self, start, tmp_path, is_shared):
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        site = serve_runserver(start)
+        handle = jobs.read_pipe_in_thread.send(str(pipe), is_shared=is_shared)
+        wait_until(lambda: handle.status() == "RUNNING")
+
+        press_ctrl_c(site)
+
+        site.process.wait(60)
+        assert "Traceback" not in site.output
+
     def test_a_worker_that_fails_starts_again_and_recovers_its_tasks(self, start):
         site = serve_runserver(start)
         handle = jobs.break_worker.send()
