@@ -1,4 +1,6 @@
-"""What only some operating systems have, and what the others use instead. No other module asks for the system.
+"""What only some operating systems have, and what the others use instead.
+
+No other module asks for the system, but ``process_identity`` reads more of /proc.
 
 A supervisor and the processes that it starts need POSIX. Their modules are imported only there: ``supervisor``,
 ``spawner``, ``forkserver``, ``child``, ``state_files`` and ``fork_safety`` of ``worker``. ``python -m tests.imports``
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import getpass
+import itertools
 import os
 import select
 import signal
@@ -16,7 +19,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -77,21 +80,19 @@ def interrupt_main() -> None:
         _thread.interrupt_main()
 
 
-def wait_readable(descriptors: Sequence[int], timeout: float) -> list[int]:
-    """Wait until one of these can be read, at most ``timeout`` seconds; return those. On Windows only for sockets."""
+def wait(timeout: float, *, readable: Collection[int] = (), writable: Collection[int] = ()) -> list[int]:
+    """Wait at most ``timeout`` seconds until a descriptor can be read or written; return those that can.
+
+    On Windows only for sockets.
+    """
     if not IS_POSIX:
-        return select.select(descriptors, [], [], timeout)[0]
+        return [*itertools.chain(*select.select(readable, writable, [], timeout))]
     poll = select.poll()  # unlike select(), for any number of descriptors, and in one call of the kernel
-    for descriptor in descriptors:
+    for descriptor in readable:
         poll.register(descriptor, select.POLLIN)
+    for descriptor in writable:
+        poll.register(descriptor, select.POLLOUT)
     return [descriptor for descriptor, _ in poll.poll(timeout * 1_000)]
-
-
-def wait_writable(descriptor: int, timeout: float) -> None:
-    """Wait until this can be written, at most ``timeout`` seconds. Not on Windows."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    poll.poll(timeout * 1_000)
 
 
 def open_nonblocking(descriptor: int) -> tuple[int, Callable[[bytes], int]]:
@@ -124,6 +125,11 @@ def create_shared_memory(size: int) -> int:
         file.write(bytes(size))
         file.flush()
         return os.dup(file.fileno())
+
+
+def boot_id() -> str:
+    """Return the line that identifies this boot of the machine. Raises OSError without /proc."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text()
 
 
 def resident_bytes_of(pid: int | str) -> int | None:

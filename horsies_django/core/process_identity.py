@@ -8,6 +8,8 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
+from .platform import boot_id
+
 
 def process_identity() -> str:
     """Return at most 26 characters that identify this process among all of all machines; "" without /proc."""
@@ -30,8 +32,7 @@ def has_ended(identity: str) -> bool:
 @cache
 def _namespace() -> str:
     """Return a hash of this boot of the machine and of the namespace of its process ids. Raises OSError."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    return blake2b(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode(), digest_size=3).hexdigest()
+    return blake2b(f"{boot_id()}{os.readlink('/proc/self/ns/pid')}".encode(), digest_size=3).hexdigest()
 
 
 def _exists(pid: int) -> bool:

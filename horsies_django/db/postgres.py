@@ -72,20 +72,6 @@ NETWORK: Final[Mapping[str, int]] = {
 LOCK_TIMEOUT: Final = "10s"
 
 
-#: Which cluster and which of its databases a connection is to.
-_IDENTITY: Final = """
-SELECT system_identifier, oid FROM pg_control_system(), pg_database WHERE datname = current_database()
-"""
-
-
-def database_identity(alias: str) -> tuple[int, int]:
-    """Return what tells the database of ``alias`` from any other, whatever host or pooler leads to it."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute(_IDENTITY)
-        system_identifier, oid = cursor.fetchone()
-    return system_identifier, oid
-
-
 def own_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a project's OPTIONS for a connection of our own: with a name, no pool, timeouts, and READ COMMITTED."""
     from psycopg import IsolationLevel
@@ -345,15 +331,16 @@ class ConnectionListener:
     """Receives notifications on this thread's own Django connection, between its statements.
 
     It does not LISTEN behind a pooler, which gives the connection to another client with the next transaction. Raises
-    django.db.Error when the connection is lost, and closes it then, so that the next statement makes a new one.
+    django.db.Error when the connection is lost, and closes it then, so that the next statement makes a new one; with
+    ``connects``, :meth:`listen` does.
     """
 
-    def __init__(self, alias: str, channel: str) -> None:
+    def __init__(self, alias: str, channel: str, *, connects: bool = False) -> None:
         self._wrapper = connections[alias]
         self._channel = channel
+        self._connects = connects
         self._listening_on: Any = None
         self._received: list[str] = []
-        self.is_listening = False
 
     def fileno(self) -> int | None:
         """Return the descriptor that becomes readable when a notification arrives; None without a connection."""
@@ -368,11 +355,12 @@ class ConnectionListener:
 
     def listen(self) -> bool:
         """LISTEN if the connection is a new one; return whether it is."""
+        if self._connects:
+            self._wrapper.ensure_connection()
         connection = self._wrapper.connection
         if not self._is_open or connection is self._listening_on or self._wrapper.in_atomic_block:
             return False
         self._listening_on = connection  # even if it fails: a connection that can't listen is not tried again
-        self.is_listening = False
         self._received.clear()
         if connection.prepare_threshold is None:  # set_up_session() did not run, or has found a pooler
             return False
@@ -383,7 +371,6 @@ class ConnectionListener:
         connection.add_notify_handler(lambda notice: self._on_notification(notice.payload))
         with self._wrapper.cursor() as cursor:
             cursor.execute(f"LISTEN {self._channel}")
-        self.is_listening = True
         return True
 
     def receive(self, *, is_readable: bool) -> list[str]:

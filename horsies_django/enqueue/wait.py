@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager, suppress
@@ -209,7 +209,9 @@ class _Poller:
             with own_connection(self._database, "waiter", is_busy=True), self._listening() as listener:
                 while (pause := self._step()) is not None:
                     self._sleep(pause, listener)
-                    self._listen(listener)
+                    if listener is not None:
+                        self._receive(listener)
+                    self._subscribe()
         except Exception as error:  # noqa: BLE001  # raised in the threads that wait
             with self._lock:
                 waiters, self._waiters, self._urgent = self._waiters, set(), set()
@@ -258,47 +260,39 @@ class _Poller:
         else:
             from ..db.listen_thread import ListenThread  # here: only projects behind a pooler need it
 
-            thread = ListenThread(
-                self._database,
-                alias,
-                postgres.COMPLETIONS,
-                "waiter listen",
-                on_listen=self._on_listen,
-                on_received=self._on_received,
-                on_lost=self._on_lost,
-            )
+            thread = ListenThread(alias, postgres.COMPLETIONS, "waiter listen", self._receive)
             thread.start()
             try:
                 yield None
             finally:
                 thread.stop()
 
-    def _listen(self, listener: postgres.ConnectionListener | None) -> None:
-        """Receive notifications of ends, and let workers send them. Without them, polls find the ends."""
+    def _receive(self, listener: postgres.ConnectionListener) -> bool:
+        """Receive notifications of ends, and return whether others may arrive. Without them, polls find the ends."""
         try:
-            if listener is not None and listener.listen():
-                self._on_listen()
-            if time.monotonic() >= self._renew_at:
-                notifications.send(self._database, [postgres.SUBSCRIBE])
-                self._renew_at = time.monotonic() + completions.RENEW_INTERVAL
-            if listener is not None:
-                self._on_received(listener.receive(is_readable=True))
+            if listener.listen():
+                with self._lock:
+                    self._polled_at = self._renew_at = float("-inf")  # poll again for the ends before
+                    self._wake_up()
+            ended = set().union(*map(completions.loads, listener.receive(is_readable=True)))
         except Error as error:
-            self._on_lost(error)
-
-    def _on_listen(self) -> None:
-        with self._lock:
-            self._polled_at = self._renew_at = float("-inf")  # poll again for the ends before
-            self._wake_up()
-
-    def _on_received(self, payloads: Iterable[str]) -> None:
-        if ended := set().union(*map(completions.loads, payloads)):
+            logger.info("completions not received, polling instead error=%s", error)
+            return False
+        if ended:
             with self._lock:
                 self._urgent |= {waiter for waiter in self._waiters if waiter.short_key in ended}
                 self._wake_up()
+        return True
 
-    def _on_lost(self, error: Error) -> None:
-        logger.info("completions not received, polling instead error=%s", error)
+    def _subscribe(self) -> None:
+        """Let workers send the ends of tasks, once there is a listener for them."""
+        if time.monotonic() < self._renew_at:
+            return
+        try:
+            notifications.send(self._database, [postgres.SUBSCRIBE])
+            self._renew_at = time.monotonic() + completions.RENEW_INTERVAL
+        except Error as error:
+            logger.info("completions not subscribed to, polling instead error=%s", error)
 
     def _sleep(self, seconds: float, listener: postgres.ConnectionListener | None) -> None:
         """Sleep until there is a new waiter or a notification, ``seconds`` at most."""

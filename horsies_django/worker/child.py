@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import django
 from django.apps import apps
 
-from ..core.platform import ignored_signals, wait_readable
+from ..core.platform import ignored_signals, wait
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -110,7 +110,7 @@ class ControlPipe:
     def line(self, timeout: float | None = None) -> str | None:
         """Return the next line; "" at the end; None if none arrives within ``timeout`` seconds."""
         while b"\n" not in self._buffer:
-            if timeout is not None and not wait_readable([self._descriptor], timeout):
+            if timeout is not None and not wait(timeout, readable=[self._descriptor]):
                 return None
             if not (piece := os.read(self._descriptor, 65_536)):
                 return ""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self, TextIO
 
 from ..core.current_task import ClaimedRow, log_attributes
-from ..core.platform import open_nonblocking, register_at_fork, wait_writable
+from ..core.platform import open_nonblocking, register_at_fork, wait
 from ..core.printable import LOGGERS, OneLine, one_line
 from ..core.sync import Mailbox
 
@@ -71,7 +71,7 @@ class Console:
             except BlockingIOError:
                 if (left := deadline - time.monotonic()) <= 0:
                     return False
-                wait_writable(self._descriptor, left)
+                wait(left, writable=[self._descriptor])
             except OSError:
                 return False
         return True

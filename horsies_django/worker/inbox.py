@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from typing import Protocol
 
-from ..core.platform import wait_readable
+from ..core.platform import wait
 from ..core.sync import WakeEvent
 from ..db.notifications import SlotFreed, TaskReady
 from .execution import ExecutionResult, NotStarted
@@ -164,7 +164,7 @@ class Inbox:
         descriptors = [wakeup] if descriptor is None else [wakeup, descriptor]
         self._is_polling = True
         try:
-            ready = [] if self._items else wait_readable(descriptors, timeout)
+            ready = [] if self._items else wait(timeout, readable=descriptors)
         finally:
             self._is_polling = False
         if descriptor in ready:

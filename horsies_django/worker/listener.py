@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from uuid import UUID
 
-from django.db import Error, connections
+from django.db import Error, NotSupportedError, connections
 
+from ..core.backends import listen_database_of
 from ..core.sync import Mailbox
 from ..db import completions, notifications, postgres
 from ..db.connection import own_connection
@@ -75,6 +76,7 @@ class Listener:
         self._completion_notifier = CompletionNotifier(config.database, worker_id)
         self._alive_for = alive_for(config)
         self._pinged_at = float("-inf")
+        self._ping_due_at = float("inf")
         self._notification_limit = NotificationLimit()
 
     @property
@@ -88,19 +90,12 @@ class Listener:
         if not postgres.can_listen(database):
             return
         completions.register_sink(database, self._completion_notifier)
-        if (alias := self._config.options.listen_database or database) == database:
+        if (alias := listen_database_of(database)) == database:
             self._connection = postgres.ConnectionListener(database, postgres.CHANNEL)
             self._inbox.attach(self)
             return
-        self._thread = ListenThread(
-            database,
-            alias,
-            postgres.CHANNEL,
-            f"{self._worker_id} listen",
-            on_listen=self._on_listen,
-            on_received=self._on_received,
-            on_lost=self._on_lost,
-        )
+        self._ping_due_at = time.monotonic() + self._alive_for
+        self._thread = ListenThread(alias, postgres.CHANNEL, f"{self._worker_id} listen", self._receive)
         self._thread.start()
 
     def stop(self) -> None:
@@ -130,29 +125,27 @@ class Listener:
 
     def receive(self, *, is_readable: bool) -> None:
         """Put notifications that have arrived into the inbox."""
-        if self._connection is None:
-            return
+        if self._connection is not None:
+            self._receive(self._connection, is_readable=is_readable)
+
+    def _receive(self, connection: postgres.ConnectionListener, *, is_readable: bool = True) -> bool:
+        """Put notifications that have arrived into the inbox; return whether others may arrive."""
         try:
-            if self._connection.listen():
-                self._on_listen()
-            self._on_received(self._connection.receive(is_readable=is_readable))
+            if connection.listen():  # notifications from before are lost
+                self._inbox.put(Command.POLL)
+                self._inbox.put(Command.PING)
+                self._report(Notice.SCHEDULES_CHANGED)
+            for payload in dict.fromkeys(connection.receive(is_readable=is_readable)):
+                self._handle(payload)
+            if self._thread is not None and not self.is_alive and time.monotonic() > self._ping_due_at:
+                raise NotSupportedError("no notification of the queue's database arrives over listen_database")
         except Error as error:
-            self._on_lost(error)
-
-    def _on_listen(self) -> None:
-        # Notifications from before are lost.
-        self._inbox.put(Command.POLL)
-        self._inbox.put(Command.PING)
-        self._report(Notice.SCHEDULES_CHANGED)
-
-    def _on_received(self, payloads: Iterable[str]) -> None:
-        for payload in dict.fromkeys(payloads):
-            self._handle(payload)
-
-    def _on_lost(self, error: Error) -> None:
-        self._pinged_at = float("-inf")
-        logger.warning("LISTEN lost, polling until it is back error=%s", error)
-        self._inbox.put(Command.POLL)
+            self._pinged_at = float("-inf")
+            self._ping_due_at = time.monotonic() + self._alive_for
+            logger.warning("LISTEN lost, polling until it is back error=%s", error)
+            self._inbox.put(Command.POLL)
+            return False
+        return True
 
     def _handle(self, payload: str) -> None:
         if payload.startswith(postgres.PING):

@@ -12,17 +12,15 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..core.platform import boot_id
 from .started_registry import BOOT_ID_AT, StartedEvidence, StartedRegistry
 
 #: The end of the name of each file, after the worker's id.
 SUFFIX: Final = ".horsies-state"
-
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 #: O_NONBLOCK: opening a pipe must not wait.
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -113,11 +111,11 @@ def _unlink(path: str) -> None:
 
 
 def _is_evidence(descriptor: int) -> bool:
-    status, boot_id = os.fstat(descriptor), _boot_id()
+    status, boot = os.fstat(descriptor), _boot_id()
     is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
     is_whole = status.st_size == StartedRegistry.SIZE
-    return is_ours and is_whole and os.pread(descriptor, len(boot_id), BOOT_ID_AT) == boot_id
+    return is_ours and is_whole and os.pread(descriptor, len(boot), BOOT_ID_AT) == boot
 
 
 def _boot_id() -> bytes:
-    return _BOOT_ID.read_bytes().strip()
+    return boot_id().strip().encode()

@@ -154,7 +154,11 @@ sys.exit(f"no completion was received: {counts}")
 def test_workers_and_waiters_behind_pgbouncer_listen_over_another_alias(own_cluster, pooler, start):
     url = pooler("transaction", FEW)
     environment = {"DATABASE_URL": url, "DIRECT_DATABASE_URL": own_cluster.url, "DJANGO_SETTINGS_MODULE": LISTENING}
-    worker = start("horsies_worker", "--threads", "2", **environment)
+    worker = start("horsies_worker", "--threads", "2", REFUSE_FIRST_LISTEN="1", **environment)
+    wait_until(lambda: "LookupError: no secret yet" in worker.output)
+    with psycopg.connect(own_cluster.url, autocommit=True) as connection:
+        listening = "SELECT FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+        wait_until(lambda: connection.execute(listening).fetchone() is not None, 60, "it listens after all")
 
     # The worker sends the completion only because it has received the waiter's subscription.
     subprocess.run([sys.executable, "-c", _WAIT], env={**os.environ, **environment}, check=True, timeout=120)
@@ -166,9 +170,10 @@ def test_workers_and_waiters_behind_pgbouncer_listen_over_another_alias(own_clus
 def test_a_worker_whose_listen_database_leads_elsewhere_says_so_and_polls(own_cluster, pooler, start, is_pooled):
     url = pooler("transaction", FEW)
     wrong = pooler("transaction", FEW) if is_pooled else own_cluster.url.replace("/postgres?", "/template1?")
-    worker = start("horsies_worker", DATABASE_URL=url, DIRECT_DATABASE_URL=wrong, DJANGO_SETTINGS_MODULE=LISTENING)
+    environment = {"DATABASE_URL": url, "DIRECT_DATABASE_URL": wrong, "DJANGO_SETTINGS_MODULE": LISTENING}
+    worker = start("horsies_worker", TEST_HEARTBEAT_MS="1000", **environment)
 
-    why = "'direct' is behind a pooler as well" if is_pooled else "'direct' is another database than 'default'"
+    why = "no notification of the queue's database arrives over listen_database"
     wait_until(lambda: f"LISTEN lost, polling until it is back error={why}" in worker.output, 60, why)
     assert tasks.noop.send().get(timeout=60).is_ok()
     assert "Traceback" not in worker.output
