@@ -47,6 +47,17 @@ helper.start()
 helper.join()
 """
 
+#: A system check that gives a worker that has begun too early the time to show it.
+SLOW_CHECK = """
+import threading
+from django.core.checks import register
+
+@register
+def wait(**kwargs):
+    threading.Event().wait(3)
+    return []
+"""
+
 #: A system check that shows the threads, because 'check' runs no other code.
 THREADS_CHECK = """
 import threading
@@ -192,11 +203,19 @@ class TestRunserver:
         assert stuck.get(timeout=60).err.error_code == "TASK_TIMEOUT"
         assert site.output.count("worker ready") == 1
 
-    def test_a_busy_port_fails_no_task(self, start):
+    def test_a_busy_port_fails_no_task(self, start, tmp_path):
+        (tmp_path / "site_checks.py").write_text(SLOW_CHECK)
         handle = tasks.add.send(1, 2)
 
         with socket.create_server(("127.0.0.1", 0)) as other:
-            site = start(*PYTHON, "runserver", f"127.0.0.1:{other.getsockname()[1]}", "--noreload", **UNDER_RUNSERVER)
+            site = start(
+                *PYTHON,
+                "runserver",
+                f"127.0.0.1:{other.getsockname()[1]}",
+                "--noreload",
+                modules=["site_checks"],
+                **UNDER_RUNSERVER,
+            )
             assert site.process.wait(60) == 1
 
         assert "That port is already in use" in site.output
