@@ -71,10 +71,13 @@ def heartbeat_retention(options: Options) -> float | None:
 
 
 def prune_workers(options: Options) -> Iterator[int]:
-    """Delete the rows of workers without a heartbeat for a day, and the leases that embedded ones have left."""
+    """Delete the rows of workers without a heartbeat for a day, and with them the leases that embedded ones left."""
+    workers = Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION))
     leases = Lease.objects.using(options.database).filter(name__startswith=EMBEDDED_PREFIX)
-    yield from delete_all(Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-WORKER_RETENTION)))
-    yield from delete_all(leases.filter(renewed_at__lt=NowPlus(-WORKER_RETENTION)))
+    for count in delete_all(workers):
+        yield count
+        if count:
+            yield from delete_all(leases.filter(renewed_at__lt=NowPlus(-WORKER_RETENTION / 2)))
 
 
 def past_retention(tasks: TaskQuerySet) -> TaskQuerySet:

@@ -104,7 +104,9 @@ class BodyConnections:
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """At most ``count`` threads, each started when no other is idle. The end of the interpreter does not wait for them.
+    """At most ``count`` threads, each started when no other is idle, which close their connections when they end.
+
+    The end of the interpreter does not wait for them.
 
     Nothing is inherited: asyncio accepts only this class as an executor of its event loop.
     """
@@ -140,6 +142,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self._body_connections.adopt_thread()
         while call := self._next_call():
             call()
+        connections.close_all()
         self._calls.put(None)
 
     def _next_call(self) -> Callable[[], None] | None:
@@ -206,7 +209,6 @@ class CoroutineThreads:
 
     def _end(self, thread: DaemonThreads, *, wait: bool = False) -> None:
         del self._idle[thread]
-        thread.submit(connections.close_all)
         thread.shutdown(wait=wait)
 
 
@@ -243,26 +245,16 @@ class SharedThreads(DaemonThreads):
     def __init__(self, *, resets_sessions: bool) -> None:
         self._connections = BodyConnections(INHERIT, resets_sessions=resets_sessions)
         super().__init__(min(32, (os.cpu_count() or 1) + 4), "horsies-shared", self._connections)
-        self._used: dict[tuple[int, str], BaseDatabaseWrapper] = {}
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See Executor. Remembers the calling execution for the log."""
         return super().submit(self._call, current_run.get(), fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See Executor. Also closes the connections of its threads."""
-        super().shutdown(wait, cancel_futures=cancel_futures)
-        for connection in self._used.values() if wait else ():
-            connection.inc_thread_sharing()
-            connection.close()
 
     def _call(self, execution: Execution | None, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         try:
             return isolated(fn, *args, **kwargs)  # loop.run_in_executor() gives it no context of its own
         finally:
             self._connections.clean_up(execution)
-            for connection in connections.all(initialized_only=True):
-                self._used[threading.get_ident(), connection.alias] = connection
 
 
 def _reset(connection: BaseDatabaseWrapper) -> None:

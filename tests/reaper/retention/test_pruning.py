@@ -172,6 +172,7 @@ def test_the_lease_of_a_killed_embedded_worker_is_deleted_after_a_day():
     Lease.objects.create(name="embedded:default:gone", renewed_at=ago)
     Lease.objects.create(name="embedded:default:here")
     Lease.objects.create(name="reaper:other", renewed_at=ago)
+    Worker.objects.create(id="gone", hostname="gone", pid=1, last_beat_at=ago)
 
     call_command("horsies_reaper", once=True, verbosity=0)
 
