@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from threading import Thread
+from threading import enumerate as enumerate_threads
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -19,8 +20,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _all_threads_use_it(own_cluster, monkeypatch):
-    """Connect other threads to the test's own cluster too."""
+    """Connect other threads to the test's own cluster too, but not the waiters of the next test."""
     monkeypatch.setitem(connections.settings, "default", connection.settings_dict)
+    yield
+    wait_until(lambda: "horsies-waiter" not in {thread.name for thread in enumerate_threads()})
 
 
 def get_codes(handle, timeouts):

@@ -79,6 +79,15 @@ def hold(key: str, gate: str) -> str:
 
 
 @task
+async def ahold(key: str, gate: str) -> str:
+    """Write an entry, then wait until the file ``gate`` exists."""
+    await Entry.objects.acreate(key=key, pid=os.getpid())
+    while not Path(gate).exists():
+        await asyncio.sleep(0.02)
+    return key
+
+
+@task
 def fail_until(fixed: str) -> str:
     """Fail until the file ``fixed`` exists."""
     if not Path(fixed).exists():

@@ -8,7 +8,6 @@ from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
-from tests.worker.execution import jobs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -41,7 +40,7 @@ def test_a_drain_with_few_async_slots_runs_all_coroutines(drain):
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite counts no connections")
 def test_coroutines_of_a_worker_with_default_slots_leave_connections_to_others(worker, gate):
-    handles = jobs.ahold.send_many({"key": "held", "gate": str(gate)} for _ in range(120))
+    handles = tasks.ahold.send_many({"key": "held", "gate": str(gate)} for _ in range(120))
     worker()
 
     wait_until(lambda: Entry.objects.count() == 20)

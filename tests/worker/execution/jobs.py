@@ -223,14 +223,6 @@ def hold(key: str, gate: str) -> str:
     return key
 
 
-@task
-async def ahold(key: str, gate: str) -> str:
-    await awrite_entry(key)
-    while not Path(gate).exists():
-        await asyncio.sleep(0.02)
-    return key
-
-
 @task(takes_context=True, max_attempts=3, backoff=0)
 def succeeds_at_last(context) -> list:
     if not context.is_last_attempt:

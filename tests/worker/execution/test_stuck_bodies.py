@@ -9,7 +9,7 @@ from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt, Worker
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
-from tests.jobs.tasks import write
+from tests.jobs.tasks import ahold, write
 from tests.worker.execution import jobs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once]
@@ -45,7 +45,7 @@ TIMED_OUT = [(1, "FAILED", "TASK_TIMEOUT", False)]
 def test_a_stuck_body_ends_with_its_runner_once_its_siblings_have_finished(worker, tmp_path):
     process = worker(*GRACE, "--threads", "3")
     gate = tmp_path / "gate"
-    sibling, asibling = jobs.hold.send("sibling", str(gate)), jobs.ahold.send("asibling", str(gate))
+    sibling, asibling = jobs.hold.send("sibling", str(gate)), ahold.send("asibling", str(gate))
     old = entry("sibling").pid
     assert entry("asibling").pid == old
     with transaction.atomic():  # so that one claim takes both

@@ -14,7 +14,7 @@ from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
-from tests.jobs.tasks import write
+from tests.jobs.tasks import ahold, write
 from tests.worker.execution import jobs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -225,7 +225,7 @@ def test_a_timed_out_atomic_task_leaves_no_effects(drain):
 
 def test_other_bodies_of_the_runner_continue_after_a_timeout(worker, tmp_path):
     process = worker("--threads", "3")
-    siblings = [jobs.hold.send("thread", str(tmp_path / "gate")), jobs.ahold.send("coroutine", str(tmp_path / "gate"))]
+    siblings = [jobs.hold.send("thread", str(tmp_path / "gate")), ahold.send("coroutine", str(tmp_path / "gate"))]
     wait_until(lambda: len(keys()) == 2)
     late = [jobs.limited.send(), jobs.alimited.send()]
 
