@@ -211,6 +211,8 @@ class EmbeddedWorker:
             finally:
                 self._stopped.wake()
 
+        if self._stopped.is_set:  # before this worker could be stopped
+            self._stop_worker(at_once=True)
         thread = threading.Thread(target=run, name="horsies-producer", daemon=True)
         thread.start()
         try:
@@ -218,7 +220,8 @@ class EmbeddedWorker:
                 if self._stopped.wait(LOOK_INTERVAL, until_woken=True) or not self._renew(holder):
                     break
         finally:
-            worker.stop(at_once=self.is_development and self._stopped.is_set)
+            if not self._stopped.is_set:  # a second stop at once would not wait for what it interrupts
+                worker.stop()
             thread.join()
         with own_connection(self.config.database, "embedded"):
             # What still runs ends with the process: then the next holder recovers it.

@@ -257,7 +257,7 @@ class TestRunserver:
 
     def test_an_operators_stop_holds_for_all_processes_of_the_host(self, start):
         serve_runserver(start)
-        Worker.objects.all().request_stop()
+        wait_until(Worker.objects.all().request_stop)  # it is ready before it has its row
         wait_until(lambda: not Worker.objects.exists())
 
         lease = Lease.objects.get(name__startswith="embedded")
