@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from traceback import format_exception
 from typing import Any, Final
 
@@ -164,8 +165,10 @@ def _failed(
         location = tracebacks.location_of(reported)
     error = AttemptError(
         code=str(code),
-        message=clean_text(_message(reported, code, execution)),
-        traceback=clean_text("".join(format_exception(kind, reported, tracebacks.from_function(reported)))),
+        message=_printed(reported, lambda: _message(reported, code, execution)),
+        traceback=_printed(
+            reported, lambda: "".join(format_exception(kind, reported, tracebacks.from_function(reported)))
+        ),
         exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
         location=clean_text(location)[:255],
     )
@@ -226,9 +229,14 @@ def _error_result(
 def _message(raised: BaseException, code: str, execution: Execution) -> str:
     if code == OutcomeCode.TASK_TIMEOUT:
         return f"The task ran longer than its time limit of {execution.time_limit:g} seconds."
+    return str(raised)
+
+
+def _printed(raised: BaseException, text: Callable[[], str]) -> str:
+    """Return this text about an exception, or a substitute: its own methods may raise, or a warning be an error."""
     try:
-        return str(raised)
-    except Exception:  # noqa: BLE001  # the exception's own __str__ may fail
+        return clean_text(text())
+    except Exception:  # noqa: BLE001  # whatever they raise
         return f"<{type(raised).__name__} that can't be printed>"
 
 

@@ -149,6 +149,17 @@ def unprintable():
     raise Unprintable
 
 
+class Untraceable(Exception):
+    @property
+    def __context__(self):
+        raise RuntimeError("no")
+
+
+@task
+def untraceable():
+    raise Untraceable("why")
+
+
 @task
 def fail(message: str = "no luck"):
     raise ValueError(message)

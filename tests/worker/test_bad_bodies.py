@@ -53,6 +53,15 @@ def test_a_worker_process_survives_every_bad_body(worker):
     assert process.process.poll() is None
 
 
+def test_an_exception_whose_traceback_can_not_be_printed_fails_its_task_as_any_other(worker):
+    worker("--threads", "1")
+
+    error = result_of(tasks.untraceable.send()).err
+
+    assert (error.error_code, error.message) == (OperationalCode.UNHANDLED_EXCEPTION, "why")
+    assert error.exception["traceback"] == "<Untraceable that can't be printed>"
+
+
 def test_a_value_that_json_cannot_hold_is_a_serialization_error(drain):
     handle = tasks.unserialisable.send()
 
