@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import rshift
 from uuid import uuid4
 
 import pytest
@@ -422,6 +424,21 @@ def test_the_policy_sets_number_and_delay_of_subworkflow_retries(drain):
     assert times("policy") == 3
     assert codes(handle) == {"leaf": "SUBWORKFLOW_FAILED"}
     assert recover_stuck_workflows() == []
+
+
+def test_subworkflows_that_fail_one_after_the_other_are_each_retried(drain):
+    quick = bodies.Leaf.node(node_id="quick", retry_policy=policy("*"))(key="quick", fails=1)
+    slow = bodies.Leaf.node(node_id="slow", retry_policy=policy("*"))(key="slow", fails=1)
+    before = [bodies.echo.node(node_id=str(number))() for number in range(6)]
+    handle = start_and_drain(Workflow("top", [quick, reduce(rshift, [*before, slow])]), drain)
+
+    assert [states(handle)[key] for key in ("quick", "slow")] == ["ENQUEUED", "ENQUEUED"]
+    for build in WorkflowTask.objects.filter(workflow=handle.id, status="ENQUEUED"):
+        assert (build.task.retry_count, build.task.deferred) == (1, True)
+    make_due()
+    drain()
+
+    assert (times("quick"), times("slow"), str(handle.status())) == (2, 2, "COMPLETED")
 
 
 def test_a_pause_does_not_grant_extra_retries(drain):

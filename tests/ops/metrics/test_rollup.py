@@ -143,6 +143,14 @@ def test_minutes_and_hours_include_their_first_moment():
 
 
 @pytest.mark.once
+def test_an_attempt_whose_end_lies_in_the_far_future_holds_up_no_other():
+    attempt(task(), finished=NOON + timedelta(days=400))
+    attempt(task())
+
+    assert roll() == 1
+
+
+@pytest.mark.once
 def test_names_above_a_limit_are_counted_together_and_busy_ones_separately(monkeypatch):
     monkeypatch.setattr(rollup, "MAX_PAIRS", 3)
     for number in range(20):
