@@ -69,6 +69,18 @@ def test_recovery_ends_a_node_as_its_task_ended(drain, end, code):
     assert inconsistencies(handle) == []
 
 
+def test_recovery_counts_the_nodes_that_can_no_longer_start(transactional_db):
+    handle = chain().start()
+    ended = {"status": "FAILED", "result": {"err": ERROR}, "error_code": "NO"}
+    end_without_notifying("first", **ended)
+    WorkflowTask.objects.filter(node_id="first").update(completed_at=timezone.now(), **ended)
+
+    (report,) = recover_stuck_workflows()
+
+    assert (report.ended_nodes, report.decided_nodes) == (0, 1)
+    assert states(handle) == {"first": "FAILED", "second": "SKIPPED"}
+
+
 def test_an_unreadable_result_fails_its_own_node_and_not_the_dependent(drain):
     source = bodies.echo.node(node_id="source")()
     taker = bodies.describe_outcome.node(node_id="taker", allow_failed_deps=True)(outcome=source.result)

@@ -7,10 +7,12 @@ from operator import rshift
 from uuid import uuid4
 
 import pytest
+from django.db import transaction
 
 from horsies_django import OnError, RetryPolicy, Workflow, wait_for_event
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.reaper.crashed import recover_all
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
 from tests.workflows.runs import (
@@ -230,6 +232,21 @@ def test_a_node_that_ends_while_its_child_is_built_gets_no_child(drain):
 
     assert (codes(handle)["sub"], children(handle)) == ("TASK_CANCELLED", [])
     assert states(handle) == {"sub": "FAILED", "other": "RUNNING"}
+
+
+@pytest.mark.parametrize("retries", [None, 1])
+def test_a_build_runs_again_after_its_worker_died_as_often_as_its_node_says_or_ten_times(transactional_db, retries):
+    own = None if retries is None else RetryPolicy.fixed([60] * retries, auto_retry_for=["WORKER_CRASHED"])
+    Workflow("top", [bodies.Leaf.node(node_id="leaf", retry_policy=own)(key="leaf")]).start()
+
+    crashes = 0
+    while Task.objects.pending().exists():
+        make_due()
+        with transaction.atomic():
+            Task.objects.claim("dead", start=1)
+        crashes += recover_all(Task.objects.held_by("dead"))
+
+    assert crashes == 1 + (retries or 10)
 
 
 def test_a_node_ends_with_its_child_even_if_the_task_that_built_it_failed(drain):
