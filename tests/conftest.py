@@ -43,6 +43,12 @@ READ_LATER = (
 parent = Parent()
 
 
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the processes of tests: a background job passes on that it ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect no garbage among modules and test items: it takes a quarter of the time, and all of them stay anyway.

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,8 +79,6 @@ class Program:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # A background job inherits an ignored SIGINT, and would pass it on: Ctrl-C had no effect then.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         os.close(stdin)
 

@@ -131,10 +131,9 @@ def test_08_the_tasks_that_a_worker_holds_are_listed(operator):
     operator.click(worker_id[: worker_id.rindex("-") + 9])
     operator.await_text(worker_id)
 
-    links = [
-        link.get_attribute("href")
-        for link in operator.driver.find_elements(By.CSS_SELECTOR, "#content a[href*='/task/']")
-    ]
+    # In one call, because a refresh of the page replaces them.
+    selector = "#content a[href*='/task/']"
+    links = operator.driver.execute_script(f'return [...document.querySelectorAll("{selector}")].map(a => a.href)')
     for key in held.filter(claimed_by_worker_id=worker_id).values_list("pk", flat=True):
         assert any(str(key) in link for link in links)
     assert operator.clicks <= 2
