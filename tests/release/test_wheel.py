@@ -131,7 +131,7 @@ def test_tests_run_from_the_source_distribution(distributions, tmp_path):
     )
 
 
-@pytest.fixture(scope="module", params=["lowest", "highest"])
+@pytest.fixture(scope="module", params=[pytest.param("lowest", marks=pytest.mark.nightly), "highest"])
 def installed(request, distributions, install):
     """The wheel with the lowest versions that its metadata allows, or the highest; of Python, the highest installed."""
     versions = [lowest_python()] if request.param == "lowest" else classified_pythons()
