@@ -84,15 +84,15 @@ def _end_parent() -> Iterator[None]:
     parent.close()
 
 
-def wait_until(condition: Callable[[], Any], limit: float = 60.0, what: str = "") -> Any:
-    """Return the condition's first true value; fail when ``limit`` seconds have passed."""
+def wait_until(condition: Callable[[], Any], limit: float = 60.0, what: str | Callable[[], str] = "") -> Any:
+    """Return the condition's first true value; fail with ``what`` when ``limit`` seconds have passed."""
     deadline = time.monotonic() + limit
     while True:
         is_last = time.monotonic() > deadline  # before the condition, which is checked once more after a stall
         if value := condition():
             return value
         if is_last:
-            pytest.fail(f"not within {limit} s: {what or condition}")
+            pytest.fail(f"not within {limit} s: {what() if callable(what) else what or condition}")
         time.sleep(0.02)
 
 
@@ -244,7 +244,7 @@ def manage(transactional_db: None) -> Iterator[Callable[..., Process]]:
 
     yield start
     for process in started:
-        process.stop()
+        print(process.stop())  # pytest shows it if the test has failed
 
 
 @pytest.fixture

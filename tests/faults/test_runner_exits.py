@@ -50,7 +50,7 @@ def test_a_replacement_runs_tasks_beside_the_runner_of_a_long_body(worker, tmp_p
     gate.touch()
     assert long.value(timeout=40) == "long"
     assert not TaskAttempt.objects.exclude(outcome="COMPLETED").exists()
-    wait_until(lambda: Worker.objects.count() == 1)
+    wait_until(lambda: Worker.objects.count() == 1, what=lambda: f"one runner of {list(Worker.objects.values())}")
     assert "runner died" not in process.output
 
 
