@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.chaos.fleet import is_alive
+from tests.chaos.fleet import children, is_alive
 from tests.conftest import ROOT, database_url, wait_until
 from tests.faults import jobs
 from tests.jobs.models import Entry
@@ -116,5 +116,8 @@ def test_a_worker_that_is_process_1_reaps_the_orphans_that_bodies_leave(transact
 
         wait_until(lambda: all(jobs.is_reaped.send(pid).value(timeout=20) for pid in pids))
     finally:
+        (first,) = children(process.pid)
         process.kill()
         process.wait()
+        # Its runners die with it, a little later. Until then they could register in the tables of the next test.
+        wait_until(lambda: not is_alive(first))
