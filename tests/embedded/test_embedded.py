@@ -112,9 +112,13 @@ SERVERS = {
 with_daphne = pytest.mark.skipif(
     find_spec("daphne") is None and "REQUIRE_DAPHNE" not in os.environ, reason="daphne is missing"
 )
-servers = pytest.mark.parametrize(
-    "server", [pytest.param(name, marks=[with_daphne] * (name == "daphne")) for name in SERVERS]
-)
+#: At Ctrl-C, uvicorn under gunicorn ends its process by the signal.
+SIGNALS = [
+    pytest.param(name, number, marks=[with_daphne] * (name == "daphne"))
+    for name in SERVERS
+    for number in (signal.SIGTERM, signal.SIGINT)
+    if (name, number) != ("gunicorn with uvicorn", signal.SIGINT)
+]
 
 
 def press_ctrl_c(site):
@@ -345,11 +349,8 @@ class TestServers:
         wait_until(lambda: Worker.objects.count() == 1, what="the row of the dead worker is deleted")
 
     @pytest.mark.once
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    @servers
+    @pytest.mark.parametrize(("server", "number"), SIGNALS)
     def test_a_signal_to_a_server_stops_in_order(self, start, server, number, gate):
-        if (server, number) == ("gunicorn with uvicorn", signal.SIGINT):
-            pytest.skip("uvicorn then ends its process by the signal")
         command, ends = SERVERS[server]
         site = start(*command, worker={"shutdown_timeout": 10})
         handle = tasks.hold.send("key", str(gate))
