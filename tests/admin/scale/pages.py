@@ -73,7 +73,6 @@ class Request:
 
     address: str
     data: dict[str, Any] = field(default_factory=dict, hash=False)
-    counts: bool = False  # it counts rows for a limited time, and so do the requests that follow it
 
     def __str__(self) -> str:
         return self.address + (f" {self.data}" if self.data else "")
@@ -204,7 +203,7 @@ class Pages:
         for query in [{}, *self.filters()[:5]]:
             for action in getattr(self.admin, "admin_actions", ())[: FEW if query else None]:
                 data = {"action": action.name, "select_across": "1", "index": "0", ACTION_CHECKBOX_NAME: keys}
-                yield Request(self._list(query).address, data, action.counts_all)
+                yield Request(self._list(query).address, data)
 
     def _searches(self) -> Iterator[Query]:
         if self._has_search():
