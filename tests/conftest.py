@@ -44,9 +44,10 @@ parent = Parent()
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the processes of tests: a background job passes on that it ignores it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let Ctrl-C and SIGHUP reach the processes of tests: a background job, and nohup, pass on that they ignore it."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.hookimpl(wrapper=True)
