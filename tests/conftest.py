@@ -20,6 +20,7 @@ from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import SimpleTestCase, TransactionTestCase
 
+from horsies_django.core.platform import ignored_signals
 from tests.preloaded import Parent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,9 +46,10 @@ parent = Parent()
 
 def pytest_configure() -> None:
     """Let Ctrl-C and SIGHUP reach the processes of tests: a background job, and nohup, pass on that they ignore it."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, handler)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in ignored_signals():
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)
