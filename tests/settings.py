@@ -28,6 +28,7 @@ MODULES = [
     "tests.worker.lifecycle.jobs",
     "tests.core.middleware.jobs",
     "tests.reaper.retention.jobs",
+    "tests.steps.jobs",
     "tests.worker.execution.jobs",
     "tests.worker.execution.memory_jobs",
     "tests.schedules.jobs",

@@ -50,7 +50,7 @@ MODULES = [
 FOR_DJANGO = {"admin", "apps", "checks", "migrations", "models", "templatetags", "management"}
 
 #: The folders of the layers, whose modules are internal unless they are in the list.
-INTERNAL = {"batches", "core", "db", "enqueue", "extras", "ops", "reaper", "schedules", "worker", "workflows"}
+INTERNAL = {"batches", "core", "db", "enqueue", "extras", "ops", "reaper", "schedules", "steps", "worker", "workflows"}
 
 EXPORTS = [f"{module}.{name}" for module in MODULES for name in sorted(import_module(module).__all__)]
 

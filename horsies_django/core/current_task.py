@@ -1,4 +1,4 @@
-"""What the calling code runs in: a task (``current_task()``), the body of an atomic one, or a dry run."""
+"""What the calling code runs in: a task (``current_task()``), the body of an atomic one, a step, or a dry run."""
 
 from __future__ import annotations
 
@@ -92,3 +92,19 @@ def dry_run() -> Iterator[None]:
 
 #: Returns whether this code is in a dry run.
 is_dry_run: Final = _IS_DRY.get
+
+
+_OPEN_STEP: Final[ContextVar[str | None]] = ContextVar("horsies_open_step", default=None)
+
+#: Returns the step or the turn in which this code runs; None outside of any.
+open_step: Final = _OPEN_STEP.get
+
+
+@contextmanager
+def inside_step(what: str) -> Iterator[None]:
+    """Run this block as a step, in which no other may begin."""
+    token = _OPEN_STEP.set(what)
+    try:
+        yield
+    finally:
+        _OPEN_STEP.reset(token)

@@ -165,6 +165,46 @@ class TaskRevoked(TaskInterrupt):
     """The task was cancelled or taken from this worker, which seemed dead. Its result is discarded."""
 
 
+class TaskSuspended(TaskInterrupt):
+    """The body waits, and its slot is given up: it starts again from the top once ``waits_for`` has come.
+
+    ``waits_for`` names what it waits for, such as ``event:approved``; None if it goes on as soon as it can. ``delay``
+    is the number of seconds after which it goes on at the latest.
+    """
+
+    def __init__(self, waits_for: str | None, delay: float) -> None:
+        super().__init__(f"The task waits for {waits_for}." if waits_for else "The task goes back to its queue.")
+        self.waits_for = waits_for
+        self.delay = delay
+
+
+class TaskRestarted(TaskSuspended):
+    """The body goes on as a fresh run with new arguments, which are stored values.
+
+    ``positional`` are the names of the parameters that may be given by position.
+    """
+
+    def __init__(self, kwargs: Mapping[str, Any], positional: Sequence[str]) -> None:
+        super().__init__(None, 0.0)
+        self.kwargs = kwargs
+        self.positional = positional
+
+
+class StepMismatch(TaskInterrupt):
+    """The body asks for a step that is not the next of those that were recorded: its code has changed."""
+
+
+class StepFailed(HorsiesError):
+    """A step has failed for good. ``error`` is its :class:`~horsies_django.TaskError`; it is the same on replay.
+
+    ``__cause__`` is the exception of the step's function in the run in which it failed, later None.
+    """
+
+    def __init__(self, message: str = "", error: TaskError[Any] | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
 class _ControlException(HorsiesError):
     """An exception that a body raises to control what happens to its task."""
 
@@ -179,7 +219,7 @@ class Retry(_ControlException):
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
         super().__init__(message or "The task asked for another attempt.")
-        self.after = None if after is None else _seconds("Retry(after=)", after)
+        self.after = None if after is None else delay_seconds("Retry(after=)", after)
 
 
 def reported_error(raised: BaseException) -> BaseException:
@@ -194,7 +234,7 @@ class Snooze(_ControlException):
     """
 
     def __init__(self, after: float | timedelta) -> None:
-        self.after = _seconds("Snooze(after=)", after)
+        self.after = delay_seconds("Snooze(after=)", after)
         super().__init__(f"The task snoozes for {self.after:g} seconds.")
 
 
@@ -218,7 +258,7 @@ def _imported_exception(path: str) -> type[BaseException] | None:
     return target if isinstance(target, type) and issubclass(target, BaseException) else None
 
 
-def _seconds(where: str, value: object) -> float:
+def delay_seconds(where: str, value: object) -> float:
     """Return a delay. Raises ValueError."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if (

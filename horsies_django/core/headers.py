@@ -14,6 +14,9 @@ from .serialization import check_size, dumps, encode
 #: The metadata key with the slot of a scheduled run. It is in the metadata because a claim reads that anyway.
 SCHEDULED_FOR: Final = "horsies.scheduled_for"
 
+#: The metadata key with the number of times that the body has called ``context.restart()``.
+RESTARTS: Final = "horsies.restarts"
+
 
 def of_slot(slot: datetime | None) -> dict[str, Any]:
     """Return the header for a run of this slot of a schedule; an empty dict without a slot."""

@@ -32,6 +32,7 @@ class ContractCode(StrEnum):
     ARGUMENT_TYPE_MISMATCH = "ARGUMENT_TYPE_MISMATCH"
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
     PAYLOAD_MISMATCH = "PAYLOAD_MISMATCH"
+    STEP_MISMATCH = "STEP_MISMATCH"
 
 
 class RetrievalCode(StrEnum):
@@ -51,6 +52,7 @@ class OutcomeCode(StrEnum):
     TASK_TIMEOUT = "TASK_TIMEOUT"
     TASK_RETRY = "TASK_RETRY"
     TASK_DISCARDED = "TASK_DISCARDED"
+    STEP_FAILED = "STEP_FAILED"
 
 
 #: Every code of the library. Codes of users must differ from these.

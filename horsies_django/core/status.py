@@ -1,4 +1,4 @@
-"""The states of a task."""
+"""The states of a task, and of the records of its steps."""
 
 from __future__ import annotations
 
@@ -48,3 +48,24 @@ class BeatRole(TextChoices):
 
     CLAIMER = "claimer", _("Claimer")
     RUNNER = "runner", _("Runner")
+
+
+class StepKind(TextChoices):
+    """What a record of a task keeps."""
+
+    STEP = "step", _("Step")
+    BATCHES = "batches", _("Batches")
+    EVENT = "event", _("Event")
+    WAIT = "wait", _("Wait")
+    SLEEP = "sleep", _("Sleep")
+    PATCH = "patch", _("Patch")
+
+
+class StepStatus(TextChoices):
+    """The state of a record. A task has not begun a step that has no record."""
+
+    WAITING = "WAITING", _("Waiting")
+    RUNNING = "RUNNING", _("Running")
+    UNREAD = "UNREAD", _("Unread")
+    COMPLETED = "COMPLETED", _("Completed")
+    FAILED = "FAILED", _("Failed")

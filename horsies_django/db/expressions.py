@@ -55,8 +55,8 @@ class BoundParam(Expression):
 class NowPlus(Func):
     """The database's clock plus a number of seconds, which may be negative and differ by row."""
 
-    def __init__(self, seconds: float | Func) -> None:
-        value = seconds if isinstance(seconds, Func) else Value(float(seconds), FloatField())
+    def __init__(self, seconds: float | Expression) -> None:
+        value = seconds if isinstance(seconds, Expression) else Value(float(seconds), FloatField())
         super().__init__(value, output_field=DateTimeField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:

@@ -125,6 +125,29 @@ class Statement(NamedTuple):
         select = cls.part(rows.order_by().values_list(*columns.values()))
         return cls(f"{insert} {select.sql} {operations.on_conflict_suffix_sql([], on_conflict, [], [])}", select.params)
 
+    @classmethod
+    def upsert(
+        cls,
+        model: type[models.Model],
+        rows: QuerySet[Any],
+        columns: Mapping[str, Any],
+        key: Sequence[str],
+        changed: Sequence[str],
+        condition: str,
+    ) -> Self:
+        """Compile an INSERT of one row of ``model`` for each of ``rows``, which it locks.
+
+        A row with the same ``key`` gets the new values of the columns ``changed``, under a ``condition`` in SQL.
+        """
+        connection = connections[rows.db]
+        operations = connection.ops
+        lock = operations.for_update_sql(no_key=True) if connection.features.has_select_for_no_key_update else ""
+        names = ", ".join(map(operations.quote_name, columns))
+        select = cls.part(rows.order_by().values_list(*columns.values()))
+        on_conflict = operations.on_conflict_suffix_sql([], OnConflict.UPDATE, changed, key)
+        insert = f"INSERT INTO {operations.quote_name(model._meta.db_table)} ({names})"
+        return cls(f"{insert} {select.sql} {lock} {on_conflict} {condition}", select.params)
+
     def bind(self, values: Mapping[str, Any] | None) -> list[Any]:
         """Return the parameters of one run."""
         return [values[param.name] if values and type(param) is Param else param for param in self.params]

@@ -12,6 +12,7 @@ from ..core.compat import TaskContext as FrameworkContext
 from ..core.exceptions import TaskRevoked
 from ..core.headers import slot_in
 from ..core.serialization import check_size, clean_text, decode, dumps, encode
+from ..steps.context import LongWork
 
 if TYPE_CHECKING:
     from .task_run import TaskRun
@@ -24,7 +25,7 @@ MESSAGE_LENGTH: Final = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget that the framework's is frozen
+class TaskContext(LongWork, _FrameworkContext):  # type: ignore[misc]  # the stubs forget that the framework's is frozen
     """The framework's context, plus progress, saved state and cancellation.
 
     ``attempt`` and ``task_result`` come from the framework. ``progress()`` and ``save()`` are *checkpoints*: they raise

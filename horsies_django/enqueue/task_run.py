@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.utils import timezone
@@ -14,8 +15,14 @@ from ..core.compat import FrameworkTask
 from ..core.exceptions import TaskInterrupt
 from ..core.options import Options
 from ..core.registry import name_of
-from ..core.serialization import dumps
-from ..models.claims import ClaimedTask, WorkerInfo, metadata_of
+from ..core.results import OperationalCode, TaskError
+from ..core.serialization import clean_text, dumps
+from ..core.status import StepStatus
+from ..db.clock import database_now
+from ..models.claims import ClaimedTask, StepRecord, WorkerInfo, metadata_of
+
+if TYPE_CHECKING:
+    from ..steps.replay import Replay
 
 
 @dataclass(eq=False, slots=True)
@@ -29,6 +36,9 @@ class TaskRun(ABC):
     state: Any = None
     progress: str | None = None
     is_atomic: bool = False  # the end of the task is part of the transaction in which its function runs
+    decided: TaskInterrupt | None = None  # how the run ends, whatever its function returns or raises
+    describe: Callable[[Exception], TaskError[Any]] | None = None  # the error of the task if its function raised this
+    _replay: Replay | None = None
     _metadata: dict[str, Any] | None = None
 
     @property
@@ -52,6 +62,49 @@ class TaskRun(ABC):
         if self._metadata is None:
             self._metadata = metadata_of(self.claimed)
         return self._metadata
+
+    @property
+    def has_replay(self) -> bool:
+        """Whether the function has asked for a step."""
+        return self._replay is not None
+
+    @property
+    def replay(self) -> Replay:
+        """What the run has recorded."""
+        if self._replay is None:
+            from ..steps.replay import Replay  # here: few tasks have steps
+
+            self._replay = Replay(self)
+        return self._replay
+
+    def is_in_body(self) -> bool:
+        """Whether the caller is in the function's own thread or asyncio task."""
+        return True
+
+    def error_of(self, raised: Exception) -> TaskError[Any]:
+        """Return the error that the task would have if its function raised this."""
+        if self.describe is not None:
+            return self.describe(raised)
+        kind = type(raised)
+        exception = {"type": f"{kind.__module__}.{kind.__qualname__}", "message": clean_text(str(raised))}
+        code = OperationalCode.UNHANDLED_EXCEPTION
+        return TaskError(error_code=code, message=exception["message"], exception=exception)
+
+    def now(self) -> datetime:
+        """Return the time by the clock of the database."""
+        return database_now(self.database)
+
+    @abstractmethod
+    def lock_on_sqlite(self) -> None:
+        """Begin to write: SQLite can't turn a reader into the writer once another connection has written."""
+
+    @abstractmethod
+    def read_steps(self) -> list[StepRecord]:
+        """Return the records of earlier runs."""
+
+    @abstractmethod
+    def write_step(self, record: StepRecord) -> bool:
+        """Write a record; return whether the run still holds its row, and the record may change."""
 
     def request_stop(self, reason: type[TaskInterrupt]) -> None:
         """Ask the function to stop at its next checkpoint. The first reason counts."""
@@ -79,8 +132,30 @@ class LocalRun(TaskRun):
     runner: WorkerInfo = LOCAL_WORKER
     is_typed: bool = False
 
+    recorded: list[StepRecord] = field(default_factory=list)
+
+    def now(self) -> datetime:
+        """Return the time by this machine's clock."""
+        return timezone.now()
+
+    def lock_on_sqlite(self) -> None:
+        """Do nothing: there is no row."""
+
     def store_columns(self, **columns: Any) -> bool:
         """Do nothing: there is no row."""
+        return True
+
+    def read_steps(self) -> list[StepRecord]:
+        """Return what this run has recorded."""
+        return self.recorded
+
+    def write_step(self, record: StepRecord) -> bool:
+        """Keep a record, unless there is an event that nobody has read."""
+        others = [row for row in self.recorded if (row.name, row.number) != (record.name, record.number)]
+        kept = [row for row in self.recorded if row not in others and row is not record]
+        if any(row.status == StepStatus.UNREAD for row in kept) and record.status != StepStatus.COMPLETED:
+            return False
+        self.recorded[:] = [*others, record]
         return True
 
 

@@ -10,6 +10,7 @@ from .rollup import Rollup, Watermark
 from .schedule import Schedule
 from .task import Overview, Task
 from .task_item import TaskItem
+from .task_step import TaskStep
 from .worker import Worker
 from .workflow import Workflow, WorkflowEvent
 from .workflow_task import WorkflowTask
@@ -26,6 +27,7 @@ __all__ = [
     "Task",
     "TaskAttempt",
     "TaskItem",
+    "TaskStep",
     "Watermark",
     "Worker",
     "Workflow",

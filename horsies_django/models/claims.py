@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ..core.results import TaskError
@@ -86,6 +86,43 @@ def claimed_tasks(rows: Iterable[Iterable[Any]], asked_at: float) -> list[Claime
     ]
 
 
+#: Maximum characters of a step's name, with the prefix of its kind.
+NAME_LENGTH: Final = 255
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One record. ``result`` is the JSON text of a TaskResult; ``due_in`` are seconds, negative once they have passed.
+
+    ``position`` is its place in the order of the body, None while it waits or nobody has read it. ``attempt`` is the
+    number of the task's attempt that wrote it; ``seconds`` is how long it took.
+    """
+
+    name: str
+    number: int
+    kind: str
+    status: str
+    result: str | None = None
+    attempts: int = 1
+    attempt: int = 0
+    position: int | None = None
+    due_in: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """The name and, if it is not the first of that name, the number."""
+        return self.name if self.number == 1 else f"{self.name} #{self.number}"
+
+
+class Restart(NamedTuple):
+    """The values of a task that goes on as a fresh run, as JSON texts."""
+
+    args: str
+    kwargs: str
+    metadata: str
+
+
 class Completion(NamedTuple):
     """The outcome of one execution: an ok or err ``result`` as JSON text, and the ``error`` if it failed.
 
@@ -93,9 +130,10 @@ class Completion(NamedTuple):
     never did, 0 if that is unknown.
 
     ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
-    snooze has none. A retry that is not ``is_charged`` uses up none of the task's retries: the worker failed. A task
-    that is handed back to a worker with other code has no error either: ``unknown_to`` is then the new value of that
-    column, as JSON text.
+    snooze has none. A task that ``waits_for`` something snoozes until then, for ``delay`` at the latest. One that
+    restarts has new values for its row. A retry that is not ``is_charged`` uses up none of the task's retries: the
+    worker failed. A task that is handed back to a worker with other code has no error either: ``unknown_to`` is then
+    the new value of that column, as JSON text.
     """
 
     task_id: UUID
@@ -104,6 +142,8 @@ class Completion(NamedTuple):
     error: AttemptError | None = None
     delay: float | None = None
     unknown_to: str | None = None
+    waits_for: str | None = None
+    restart: Restart | None = None
     is_charged: bool = True
     began: float = 0.0
 

@@ -117,6 +117,9 @@ class Task(models.Model):
     )
     progress = JSONField(_("progress"), null=True, blank=True, help_text=_("As reported by the task."))
     checkpoint = JSONField(_("checkpoint"), null=True, blank=True, help_text=_("Saved for the next attempt."))
+    waits_for = models.CharField(
+        _("waits for"), max_length=300, null=True, blank=True, help_text=_("Such as event:approved. Its slot is free.")
+    )
     unknown_to = JSONField(
         _("unknown to"),
         null=True,
@@ -144,6 +147,7 @@ class Task(models.Model):
             ("run_now_task", "Can run task now"),
             ("move_task", "Can change queue and priority of task"),
             ("rerun_task", "Can run task again with other arguments"),
+            ("send_event_task", "Can send event to task"),
         ]
         # Each index costs every task up to three entries in its life, so each is partial and has one reader.
         indexes = [
@@ -207,6 +211,11 @@ class Task(models.Model):
                 fields=["rerun_of_id", "id"],
                 condition=Q(rerun_of_id__isnull=False),
                 name="horsies_task_rerun_of",
+            ),
+            models.Index(
+                fields=["waits_for", "id"],
+                condition=Q(waits_for__isnull=False),
+                name="horsies_task_waits_for",
             ),
             models.Index(
                 fields=["kept_until"],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import Error, IntegrityError, OperationalError, connections, models, transaction
-from django.db.models import Case, F, Q, TextField, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, TextField, Value, When
 from django.db.models.functions import Cast, Greatest
 
 from ..core import lifecycle
@@ -25,19 +25,30 @@ from ..core.lifecycle import Transition
 from ..core.results import OperationalCode, OutcomeCode, TaskError
 from ..core.serialization import clean_text
 from ..core.signals import has_receivers, task_cancelled, task_expired
-from ..core.status import AttemptOutcome, TaskStatus
+from ..core.status import AttemptOutcome, StepKind, StepStatus, TaskStatus
 from ..core.unique import UniqueUntil
 from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from ..db.now import Now
+from ..db.on_commit import on_commit_robust
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import not_past_deadline
-from .claims import ClaimedTask, ClaimRef, Completion, WorkerInfo, claimed_tasks, error_result, raise_unless_all_claimed
+from .claims import (
+    ClaimedTask,
+    ClaimRef,
+    Completion,
+    Restart,
+    WorkerInfo,
+    claimed_tasks,
+    error_result,
+    raise_unless_all_claimed,
+)
 from .operator_actions import ENGINE_TASK_PREFIX, OperatorActions
 from .release_blocked import IS_LIMITED, release_after_commit
 from .retention import kept_until
 from .subscribers import subscribers
+from .task_step import TaskStep
 
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the base class below names it
@@ -143,7 +154,8 @@ class TaskQuerySet(OperatorActions["Task"]):
         due = self.deferred().filter(enqueued_at__lte=Now()).order_by("enqueued_at")
         limit_keys = dict(due.lock().values_list("pk", "limit_key")[:limit])
         release_after_commit(self.db, limit_keys.values())
-        return self.filter(pk__in=limit_keys).update(deferred=IS_LIMITED, blocked=IS_LIMITED) if limit_keys else 0
+        values = {"deferred": IS_LIMITED, "blocked": IS_LIMITED, "waits_for": None}
+        return self.filter(pk__in=limit_keys).update(**values) if limit_keys else 0
 
     def claim(self, worker_id: str, *, start: int, prefetch: int = 0, is_async: bool = False) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
@@ -279,8 +291,44 @@ class TaskQuerySet(OperatorActions["Task"]):
             self.fail(too_late, runner, outcome)
 
     def snooze(self, ends: Sequence[Completion], worker_id: str) -> int:
-        """RUNNING → PENDING, due after ``delay``; uses up no attempt."""
-        return self._reschedule(lifecycle.SNOOZE, ends, worker_id, unknown_to=None)
+        """RUNNING → PENDING, due after ``delay`` or when what it waits for comes; uses up no attempt.
+
+        What comes before the commit finds no waiting row, so this looks for it afterwards.
+        """
+        waits = {end.task_id: end.waits_for for end in ends if end.waits_for is not None}
+        count = self._reschedule(lifecycle.SNOOZE, ends, worker_id, unknown_to=None, **_wait_columns(waits))
+        if waits:
+            on_commit_robust(self.db, self.all_rows().filter(pk__in=list(waits)).wake_if_come)
+        return count
+
+    def restart(self, end: Completion, new: Restart, worker_id: str) -> int:
+        """RUNNING → PENDING with other keyword arguments and no records but unread events; uses up no attempt."""
+        mine = self.under_claims([end], TaskStatus.RUNNING, worker_id)
+        TaskStep.objects.using(self.db).filter(task__in=mine).exclude(status=StepStatus.UNREAD).delete()
+        changed = {"args": new.args, "kwargs": new.kwargs, "metadata": new.metadata}
+        values: dict[str, Any] = {
+            name: ValueByPk({end.task_id: text}, models.JSONField()) for name, text in changed.items()
+        }
+        values |= {"checkpoint": None, "progress": None, "unknown_to": None}
+        return self._reschedule(lifecycle.RESTART, [end], worker_id, **values)
+
+    def wake_if_come(self) -> int:
+        """Wake those of these waiting tasks for which an event has come that they have not read; return how many."""
+        unread = TaskStep.objects.using(self.db).filter(
+            task=OuterRef("pk"), name=OuterRef("waits_for"), status=StepStatus.UNREAD
+        )
+        return self.filter(Exists(unread)).wake()
+
+    def wake(self) -> int:
+        """Make these waiting tasks due now; return how many."""
+        rows = self.pending().filter(waits_for__isnull=False)
+        limited = rows.limit_keys()
+        values = {"deferred": IS_LIMITED, "blocked": IS_LIMITED, "waits_for": None}
+        count = rows.update(enqueued_at=Now(), **values)
+        if count:
+            wake_after_commit(self.db, ANY_QUEUE)
+            release_after_commit(self.db, limited)
+        return count
 
     def release_unknown(self, ends: Sequence[Completion], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``delay``, for a worker whose code knows the task; uses up no attempt."""
@@ -447,7 +495,8 @@ class TaskQuerySet(OperatorActions["Task"]):
         A retry keeps its count and its limit. The engine's own tasks are left alone, because their wait is a sleep or
         an event's time-out, and so are tasks past ``good_until``. An open group is closed: later calls start another.
         """
-        waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=ENGINE_TASK_PREFIX)
+        waits = Q(not_past_deadline(), enqueued_at__gt=Now(), waits_for__isnull=True)
+        waits &= ~Q(task_name__startswith=ENGINE_TASK_PREFIX)
         retry = Case(When(next_retry_at__isnull=False, then=Now()))
         rows = self.pending().filter(waits)
         limited = rows.limit_keys()
@@ -470,6 +519,9 @@ class TaskQuerySet(OperatorActions["Task"]):
         return self._retry_with_keys(keys[:half]) + self._retry_with_keys(keys[half:])
 
     def _retry(self) -> int:
+        # A failure counts no longer if nothing was recorded after it: see the replay.
+        failures = TaskStep.objects.using(self.db).filter(kind=StepKind.STEP).exclude(status=StepStatus.COMPLETED)
+        failures.filter(task__in=self.filter(lifecycle.RETRY_ENDED.is_possible).values("pk")).update(attempt=0)
         return self._apply(
             lifecycle.RETRY_ENDED,
             enqueued_at=Now(),
@@ -488,6 +540,7 @@ class TaskQuerySet(OperatorActions["Task"]):
             progress=None,
             group_key=None,
             unknown_to=None,
+            waits_for=None,
             **_CLAIM_CLEARED,
             **_KEY_RELEASED,
         )
@@ -567,6 +620,15 @@ class TaskQuerySet(OperatorActions["Task"]):
         last = self._attempts.filter(task__in=keys, attempt=F("task__attempt"))
         rows = last.values_list("task_id", "error_code", "error_message") if keys else ()
         return {key: f"{code}: {message}" for key, code, message in rows}
+
+
+def _wait_columns(waits: Mapping[UUID, str]) -> dict[str, Any]:
+    """Return what tasks wait for. The deadline of a task that waits no longer applies: it has begun."""
+    if not waits:
+        return {"waits_for": None}
+    time = models.DateTimeField()
+    deadline = Case(When(pk__in=list(waits), then=Value(None, time)), default=F("good_until"), output_field=time)
+    return {"waits_for": ValueByPk(texts(waits), TextField()), "good_until": deadline}
 
 
 def _error_columns(errors: Mapping[UUID, AttemptError]) -> dict[str, ValueByPk]:

@@ -10,13 +10,15 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
+from django.db.models import Exists, OuterRef
+
 from ..core.results import OperationalCode, OutcomeCode
 from ..core.retry import retrying_policy
 from ..core.status import AttemptOutcome, TaskStatus
 from ..db.expressions import SecondsUntil
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..enqueue import send_signals
-from ..models import Worker
+from ..models import TaskStep, Worker
 from ..models.attempt import AttemptError
 from ..models.claims import Completion, WorkerInfo, error_result
 from ..models.release_blocked import release_after_commit
@@ -44,6 +46,7 @@ class StaleTask(NamedTuple):
     attempt: int
     started_in: float | None
     limit_key: str | None
+    has_progress: bool  # it has recorded something under this claim
 
 
 class Evidence(Protocol):
@@ -119,6 +122,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         "attempt",
         SecondsUntil("started_at"),
         "limit_key",
+        Exists(TaskStep.objects.using(tasks.db).filter(task=OuterRef("pk"), claim=OuterRef("claim"))),
     )
     tasks, nodes = gateway.lock_unless_locked(tasks)
     stale = [StaleTask(*row) for row in tasks.lock().values_list(*columns)]
@@ -130,17 +134,16 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
             tasks.all_rows().revert_start(not_begun, worker_id)
         running = [task for task in running if evidence.has_begun(task)]
     workers = Worker.objects.using(tasks.db).in_bulk({task.worker_id or "" for task in stale})
-    groups: dict[tuple[str, AttemptOutcome, bool], list[Completion]] = defaultdict(list)
+    groups: dict[tuple[str, AttemptOutcome, bool, bool], list[Completion]] = defaultdict(list)
     for task in running:
         outcome, ended = _completion(task, evidence)
-        groups[task.worker_id or "", outcome, ended.delay is not None].append(ended)
+        groups[task.worker_id or "", outcome, ended.delay is not None, ended.is_charged].append(ended)
         next_state = "fails" if ended.delay is None else "retries"
         logger.warning("task lost id=%s worker=%s: it %s", task.task_id, task.worker_id, next_state)
-    for (worker_id, outcome, is_retried), ends in groups.items():
+    for (worker_id, outcome, is_retried, is_charged), ends in groups.items():
         worker = workers.get(worker_id)
         runner = WorkerInfo(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
         if is_retried:
-            is_charged = not (evidence and evidence.is_stopped) or outcome is AttemptOutcome.FAILED
             tasks.all_rows().retry_later(ends, runner, outcome, is_charged=is_charged)
         else:
             tasks.all_rows().fail(ends, runner, outcome)
@@ -164,6 +167,10 @@ def _completion(stale: StaleTask, evidence: Evidence | None) -> tuple[AttemptOut
         code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _TIMED_OUT, AttemptOutcome.FAILED
     policy = retrying_policy(stale, code)
     delay = policy.delay(stale.retry_count + 1) if policy else None
+    is_charged = not (evidence and evidence.is_stopped) or outcome is AttemptOutcome.FAILED
+    if stale.has_progress and outcome is AttemptOutcome.WORKER_FAILURE:
+        delay, is_charged = 0.0, False  # a crash after progress is no failed attempt
     result = error_result(code, message, {"worker_id": stale.worker_id})
     began = evidence.began_at(stale) if evidence else 0.0
-    return outcome, Completion(stale.task_id, stale.claim, result, AttemptError(code, message), delay, began=began)
+    error = AttemptError(code, message)
+    return outcome, Completion(stale.task_id, stale.claim, result, error, delay, is_charged=is_charged, began=began)

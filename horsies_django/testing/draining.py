@@ -19,14 +19,16 @@ from django.test import TestCase
 from ..core.backends import all_backends
 from ..core.exceptions import TaskFailed
 from ..core.results import TaskError
-from ..core.status import TaskStatus
+from ..core.status import StepStatus, TaskStatus
+from ..db.expressions import NowPlus
 from ..db.now import Now
 from ..enqueue.handle import TaskHandle
-from ..models import Task
+from ..models import Task, TaskStep
 from ..models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED
 from ..models.operator_actions import ENGINE_TASK_PREFIX
 from ..reaper.duties import DUTIES, run_pass
 from ..schedules.scheduler import Scheduler
+from ..steps.replay import FOREVER
 from ..worker.config import WorkerConfig
 from ..worker.execution import ExecutionResult
 from ..worker.inline import InlineWorker
@@ -68,9 +70,9 @@ def drain(
     That includes what bodies, workflows, batches, groups and receivers of signals send meanwhile. Paused queues and
     exhausted limits hold tasks back as they do from a worker. ``queues`` names the queues to run, by default all.
 
-    ``scheduled`` also runs tasks that are due later, and ``retries`` those that wait for another attempt, each in the
-    order of their times and without waiting. ``schedules`` sends the due slots of schedules, and first stores those
-    that code declares.
+    ``scheduled`` also runs tasks that are due later, and ends sleeps and the time-outs of waits. ``retries`` runs those
+    that wait for another attempt. Both run in the order of their times and without waiting. ``schedules`` sends the due
+    slots of schedules, and first stores those that code declares.
 
     A failure is stored as a worker stores it, and the drain goes on. With ``raise_errors`` it ends the drain: the first
     exception of a task that ends FAILED, or whose retry this drain would not run, is raised with its own traceback. A
@@ -169,10 +171,13 @@ class _Drain:
         """Make the first of the tasks that are due later due now; return whether there is one."""
         for database in self._databases if self._later else ():
             rows = Task.objects.using(database).pending().filter(reduce(or_, self._later))
+            rows = rows.exclude(waits_for__isnull=False, enqueued_at__gt=NowPlus(FOREVER / 2))
             if self._queues:
                 rows = rows.filter(queue_name__in=self._queues)
             first = rows.order_by("enqueued_at", "pk").values_list("pk", flat=True).first()
             if first is not None:
+                waits = TaskStep.objects.using(database).filter(task=first, status=StepStatus.WAITING)
+                waits.update(due_at=Now())
                 return rows.filter(pk=first).update(enqueued_at=Now()) > 0
         return False
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
+from django.db import connections
+from django.db.models import F
+
 from ..core.backends import reads_typed
 from ..core.compat import FrameworkTaskResult
 from ..core.current_task import log_attributes
@@ -20,8 +23,8 @@ from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.serialization import clean_text
 from ..core.status import TaskStatus
 from ..enqueue.task_run import TaskRun
-from ..models import Task
-from ..models.claims import ClaimedTask, Completion
+from ..models import Task, TaskStep
+from ..models.claims import ClaimedTask, Completion, StepRecord
 from . import console_logging, tracebacks
 from .started_registry import Slot
 
@@ -129,6 +132,30 @@ class Execution(TaskRun):
         tasks = Task.objects.using(self.database)
         mine = tasks.under_claims([self.claimed], TaskStatus.RUNNING, self.runner.worker_id)
         return mine.update(**columns) > 0
+
+    def is_in_body(self) -> bool:
+        """Whether the caller is in the function's own thread or asyncio task."""
+        if self._awaiting is None:
+            return threading.get_ident() == self._thread
+        try:
+            return asyncio.current_task() is self._awaiting
+        except RuntimeError:  # a thread without a loop
+            return False
+
+    def lock_on_sqlite(self) -> None:
+        """Begin to write, or raise TaskRevoked if this worker no longer holds the task."""
+        if connections[self.database].vendor == "sqlite" and not self.store_columns(claim=F("claim")):
+            self.request_stop(TaskRevoked)
+            self.raise_if_stopping()
+
+    def read_steps(self) -> list[StepRecord]:
+        """Return the records of earlier runs, and events."""
+        return TaskStep.objects.using(self.database).records_of(self.task_id)
+
+    def write_step(self, record: StepRecord) -> bool:
+        """Write a record; False if this worker no longer holds the task, or if the record must stay."""
+        self.has_saved = True
+        return TaskStep.objects.using(self.database).write(record, self.claimed, self.runner.worker_id)
 
     def interrupt(self) -> None:
         """Interrupt a function that was asked to stop: cancel a coroutine, raise in a thread.
@@ -268,7 +295,8 @@ class ExecutionResult:
             why = f"{again} for a worker of another version: {clean_text(str(self.exception))}"
             logger.warning(_ENDED, "handed back", *values[:-1], why, extra=log_attributes(claimed))
         elif ended.error is None:
-            console_logging.log_later(claimed, _ENDED, "snoozes" if again else "completed", *values, is_last=False)
+            how = f"waits for {ended.waits_for}" if ended.waits_for else "snoozes" if again else "completed"
+            console_logging.log_later(claimed, _ENDED, how, *values, is_last=False)
         elif again:
             kind = f"{ended.error.exception_class}: " if ended.error.exception_class else ""
             extra = log_attributes(claimed)

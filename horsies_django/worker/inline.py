@@ -73,7 +73,7 @@ class InlineWorker:
     def run(self, task_id: UUID) -> ExecutionResult | None:
         """Run this task now, whatever it waits for, and store its result; None if it is not PENDING."""
         row = self._tasks().filter(pk=task_id)
-        row.pending().update(enqueued_at=Now(), deferred=False, blocked=False, group_key=None)
+        row.pending().update(enqueued_at=Now(), deferred=False, blocked=False, group_key=None, waits_for=None)
         pool = self._pools[bool(row.values_list("is_async", flat=True).first())]
         with transaction.atomic(using=self._config.database):
             tasks = row.claim(self._state.worker.worker_id, start=1, is_async=pool.is_async)

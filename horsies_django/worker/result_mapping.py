@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from traceback import format_exception
 from typing import Any, Final
 
@@ -13,10 +14,15 @@ from ..core.exceptions import (
     NotRegistered,
     Retry,
     Snooze,
+    StepFailed,
+    StepMismatch,
+    TaskRestarted,
     TaskRevoked,
+    TaskSuspended,
     TaskTimeLimit,
     reported_error,
 )
+from ..core.headers import RESTARTS
 from ..core.mask import mask_of_task
 from ..core.middleware import AttemptOutcome
 from ..core.results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
@@ -29,7 +35,7 @@ from ..enqueue.context import TaskContext
 from ..enqueue.django_result import add_error
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
-from ..models.claims import Completion, error_result
+from ..models.claims import Completion, Restart, error_result
 from ..models.operator_actions import ENGINE_TASK_PREFIX
 from . import tracebacks
 from .execution import Execution, ExecutionResult
@@ -41,6 +47,13 @@ logger = logging.getLogger("horsies_django.worker")
 MAX_LOST_COMMITS: Final = 5
 
 
+#: The codes of exceptions that no mapper can change.
+_OWN_CODES: Final[Mapping[type[BaseException], str]] = {
+    Discard: OutcomeCode.TASK_DISCARDED,
+    StepMismatch: ContractCode.STEP_MISMATCH,
+}
+
+
 class InvalidCall(Exception):
     """The row can't be turned into a call. The cause says why."""
 
@@ -50,6 +63,10 @@ class InvalidCall(Exception):
 
 def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) -> ExecutionResult:
     """Return the result for ``value``, which the function returned and which may be a :class:`TaskResult`."""
+    if execution.decided is not None:
+        return from_exception(execution, task, execution.decided)
+    if execution.has_replay:
+        execution.replay.warn_of_unmet()
     if isinstance(value, TaskResult):
         if value.is_err():
             return _returned_error(execution, task, value.err)
@@ -74,6 +91,14 @@ def from_exception(
     task from its commit, after the function had returned, has the task run again, a few times without using up a retry.
     """
     is_timeout = execution.stop_reason is TaskTimeLimit
+    if execution.decided is not None and raised is not execution.decided and execution.stop_reason is None:
+        logger.warning("task ended after it was to wait id=%s: %r is dropped", execution.task_id, raised)
+        raised = execution.decided
+    if isinstance(raised, TaskRestarted) and not is_timeout:
+        return _restart(execution, raised)
+    if isinstance(raised, TaskSuspended) and not is_timeout:
+        ended = _completion(execution, "null", delay=raised.delay)._replace(waits_for=raised.waits_for)
+        return ExecutionResult(execution, ended)
     if is_outage(raised) and not execution.has_begun:
         raised = Snooze(OUTAGE_SNOOZE)
     if isinstance(raised, InvalidCall) and not is_timeout:
@@ -137,8 +162,8 @@ def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..
     """
     if execution.stop_reason is TaskTimeLimit:
         return OutcomeCode.TASK_TIMEOUT
-    if isinstance(raised, Discard):
-        return OutcomeCode.TASK_DISCARDED
+    if (own_code := _OWN_CODES.get(type(raised))) is not None:
+        return own_code
     reported = reported_error(raised)
     if isinstance(reported, Retry):
         return OutcomeCode.TASK_RETRY
@@ -151,7 +176,32 @@ def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..
         for kind in type(reported).__mro__:
             if kind in mapper:
                 return mapper[kind]
-    return (OutcomeCode.TASK_RETRY if reported is not raised else OperationalCode.UNHANDLED_EXCEPTION).value
+    if reported is not raised:
+        return OutcomeCode.TASK_RETRY
+    return OutcomeCode.STEP_FAILED if isinstance(raised, StepFailed) else OperationalCode.UNHANDLED_EXCEPTION
+
+
+def error_of(execution: Execution, task: FrameworkTask[..., Any], raised: Exception) -> TaskError[Any]:
+    """Return the error of a step whose function raised this, with the code that the task would have."""
+    code = _code_of(raised, execution, task)
+    kind = type(raised)
+    exception = {
+        "type": clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
+        "message": clean_text(_message(raised, code, execution)),
+        "traceback": clean_text("".join(format_exception(kind, raised, tracebacks.from_function(raised)))),
+    }
+    return TaskError(error_code=str(code), message=exception["message"], exception=exception)
+
+
+def _restart(execution: Execution, raised: TaskRestarted) -> ExecutionResult:
+    """Return the end of a run that goes on with other arguments."""
+    args, kwargs = json.loads(execution.claimed.args), json.loads(execution.claimed.kwargs)
+    new = dict(raised.kwargs)
+    for index, name in enumerate(raised.positional[: len(args)]):
+        args[index] = new.pop(name, args[index])
+    metadata = execution.metadata | {RESTARTS: execution.metadata.get(RESTARTS, 0) + 1}
+    restart = Restart(dumps(args), dumps(kwargs | new), dumps(metadata))
+    return ExecutionResult(execution, _completion(execution, "null", delay=0.0)._replace(restart=restart))
 
 
 def _failed(

@@ -193,10 +193,7 @@ class WorkerStore:
         if completed := [end for end in ends if end.is_success]:
             tasks.complete(completed, runner)
         if put_off := [end for end in ends if end.error is None and end.delay is not None]:
-            if snoozed := [end for end in put_off if end.unknown_to is None]:
-                tasks.snooze(snoozed, runner.worker_id)
-            if handed_back := [end for end in put_off if end.unknown_to is not None]:
-                tasks.release_unknown(handed_back, runner.worker_id)
+            self._put_off(put_off)
         retried = [end for end in ends if end.error is not None and end.delay is not None]
         if charged := [end for end in retried if end.is_charged]:
             tasks.retry_later(charged, runner)
@@ -204,6 +201,16 @@ class WorkerStore:
             tasks.retry_later(uncharged, runner, AttemptOutcome.WORKER_FAILURE, is_charged=False)
         if failed := [end for end in ends if end.error is not None and end.delay is None]:
             tasks.fail(failed, runner)
+
+    def _put_off(self, ends: Sequence[Completion]) -> None:
+        tasks, worker_id = self.tasks, self._runner.worker_id
+        if snoozed := [end for end in ends if end.unknown_to is None and end.restart is None]:
+            tasks.snooze(snoozed, worker_id)
+        if handed_back := [end for end in ends if end.unknown_to is not None]:
+            tasks.release_unknown(handed_back, worker_id)
+        for end in ends:
+            if end.restart is not None:
+                tasks.restart(end, end.restart, worker_id)
 
     def locked_results(self, results: Sequence[ExecutionResult]) -> list[ExecutionResult]:
         """Lock the workflows of these tasks; return results whose workflow or task another transaction has locked."""

@@ -1,0 +1,144 @@
+"""Steps: what a task has recorded, so that a later run of its body goes on from there."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final, cast
+from uuid import UUID
+
+from django.db import connections, models
+from django.db.models import Case, Q, TextField, When
+from django.db.models.functions import Cast
+from django.db.models.lookups import IsNull
+from django.utils.translation import gettext_lazy as _
+
+from ..core.status import StepKind, StepStatus, TaskStatus
+from ..db import now
+from ..db.constraints import values_in_range
+from ..db.expressions import BoundParam, NowPlus, Param, SecondsUntil
+from ..db.fields import DateTimeField, JSONField
+from ..db.now import Now
+from ..db.statements import Statement
+from .claims import NAME_LENGTH, ClaimRef, StepRecord
+
+
+class TaskStepQuerySet(models.QuerySet["TaskStep"]):
+    """Records are written under the claim of their task; a record that is COMPLETED never changes."""
+
+    def records_of(self, task_id: UUID) -> list[StepRecord]:
+        """Return the records of a task."""
+        columns = (
+            *("name", "number", "kind", "status"),
+            Cast("result", TextField()),
+            *("attempts", "attempt", "position"),
+            SecondsUntil("due_at"),
+        )
+        return [StepRecord(*row) for row in self.filter(task_id=task_id).values_list(*columns)]
+
+    def write(self, record: StepRecord, claimed: ClaimRef, worker_id: str) -> bool:
+        """Write a record from the row of its task, which it locks; return whether the worker still holds the task.
+
+        One that waits is due ``due_in`` seconds from now; None waits without end. A record that is COMPLETED is kept,
+        as is an event that nobody has read, unless this completes it: then it returns False too.
+        """
+        ends = record.status in (StepStatus.COMPLETED, StepStatus.FAILED)
+        values = {
+            "task_id": _TASK_ID.get_db_prep_value(claimed.task_id, connections[self.db]),
+            "claim": claimed.claim,
+            "worker_id": worker_id,
+            **{name: getattr(record, name) for name in _COPIED},
+            "seconds": -record.seconds,
+            "due_in": record.due_in,
+        }
+        return _insert(self.db, ends, now.offset()).run(self.db, values) > 0
+
+
+_TASK_ID: Final = models.UUIDField[Any, Any]()
+
+_COPIED: Final = ("name", "number", "kind", "status", "result", "attempts", "position")
+
+#: What a second write of the same record changes.
+_CHANGED: Final = ("status", "result", "attempts", "attempt", "claim", "position")
+
+#: A record that must stay: see :meth:`TaskStepQuerySet.write`.
+_MAY_CHANGE: Final = (
+    "WHERE horsies_task_steps.status <> 'COMPLETED'"
+    " AND (horsies_task_steps.status <> 'UNREAD' OR EXCLUDED.status = 'COMPLETED')"
+)
+
+
+@lru_cache(maxsize=16)
+def _insert(alias: str, ends: bool, offset: object) -> Statement:  # the clock is part of the SQL
+    """Return the INSERT of a record, which takes the columns of its task from the locked row."""
+    tasks: Any = TaskStep._meta.get_field("task").related_model
+    held = tasks.objects.using(alias).filter(
+        pk=_param("task_id", _TASK_ID),
+        claim=_param("claim", models.BigIntegerField()),
+        claimed_by_worker_id=_param("worker_id", TextField()),
+        status=TaskStatus.RUNNING,
+    )
+    due_in = _param("due_in", models.FloatField())
+    due_at = Case(When(IsNull(due_in, False), then=NowPlus(due_in)), output_field=models.DateTimeField())
+    last = {"completed_at": Now()} if ends else {"due_at": due_at}
+    columns = {
+        "task_id": models.F("pk"),
+        "claim": models.F("claim"),
+        "attempt": models.F("attempt"),
+        **{name: _param(name, cast("models.Field[Any, Any]", TaskStep._meta.get_field(name))) for name in _COPIED},
+        "started_at": NowPlus(_param("seconds", models.FloatField())),
+        **last,
+    }
+    return Statement.upsert(TaskStep, held, columns, ("task_id", "name", "number"), (*_CHANGED, *last), _MAY_CHANGE)
+
+
+def _param(name: str, field: models.Field[Any, Any]) -> BoundParam:
+    return BoundParam(Param(name), field)
+
+
+class TaskStep(models.Model):
+    """One record of a task."""
+
+    id = models.BigAutoField(primary_key=True)
+    # No constraint, as for attempts.
+    task = models.ForeignKey(
+        "horsies_django.Task",
+        models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="steps",
+        verbose_name=_("task"),
+    )
+    name = models.CharField(_("name"), max_length=NAME_LENGTH)
+    number = models.PositiveIntegerField(_("number"), default=1, help_text=_("From 1 within a name."))
+    kind = models.CharField(_("kind"), max_length=7, choices=StepKind.choices)
+    status = models.CharField(_("state"), max_length=9, choices=StepStatus.choices)
+    result = JSONField(_("result"), null=True, blank=True)
+    attempts = models.PositiveIntegerField(_("attempts"), default=1)
+    attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("The task's attempt that recorded it."))
+    claim = models.PositiveBigIntegerField(_("claim"), default=0, help_text=_("The task's claim that recorded it."))
+    position = models.PositiveIntegerField(
+        _("position"), null=True, blank=True, help_text=_("Its place in the order of the body.")
+    )
+    due_at = DateTimeField(_("due at"), null=True, blank=True, help_text=_("When the wait ends at the latest."))
+    started_at = DateTimeField(_("started at"), db_default=Now())
+    completed_at = DateTimeField(_("completed at"), null=True, blank=True)
+
+    objects = TaskStepQuerySet.as_manager()
+
+    class Meta:
+        db_table = "horsies_task_steps"
+        verbose_name = _("step")
+        verbose_name_plural = _("steps")
+        indexes = [
+            # The reaper wakes tasks whose event came while its sender died.
+            models.Index(fields=["task"], condition=Q(status=StepStatus.UNREAD), name="horsies_step_unread"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["task", "name", "number"], name="horsies_step_is_recorded_once"),
+            models.CheckConstraint(condition=Q(kind__in=StepKind.values), name="horsies_step_kind_is_known"),
+            models.CheckConstraint(condition=Q(status__in=StepStatus.values), name="horsies_step_status_is_known"),
+            values_in_range("step", "due_at started_at completed_at number attempts attempt claim position task"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_id} {self.name} #{self.number}"

@@ -1,0 +1,247 @@
+"""Long work, as the methods of ``TaskContext``: steps, waits and the rest that survives a run of the body."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, cast
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.utils import timezone
+
+from ..core.current_task import inside_step
+from ..core.exceptions import Discard, Retry, Snooze, TaskRestarted, delay_seconds
+from ..core.headers import RESTARTS
+from ..core.parameters import parameters_of
+from ..core.results import OperationalCode, RetrievalCode, TaskResult
+from ..core.retry import RetryPolicy
+from ..core.serialization import check_size, dumps, encode
+from ..core.status import StepKind, StepStatus
+
+if TYPE_CHECKING:  # a task may be declared before the apps are ready
+    from ..models.claims import StepRecord
+    from .replay import StepRun
+
+T = TypeVar("T")
+
+#: A body raises these for its task, also in a step: nothing is kept of that.
+_OF_THE_TASK: Final = (Retry, Snooze, Discard)
+
+#: The error codes of a workflow that has not ended, or could not be read.
+_NOT_ENDED: Final = (RetrievalCode.WAIT_TIMEOUT, OperationalCode.BROKER_ERROR)
+
+
+class EndingHandle(Protocol):
+    """A handle of a workflow or of a batch."""
+
+    @property
+    def wait_name(self) -> str:
+        """What a task waits for that waits for its end."""
+
+    def get(self, timeout: float | None = None) -> TaskResult[Any, Any]:
+        """Return the result."""
+
+
+class LongWork:
+    """Methods of a context. Each is a checkpoint, and kept in the order of the body."""
+
+    __slots__ = ()
+
+    run: StepRun
+    task_result: Any
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        *args: Any,
+        atomic: bool = False,
+        retry_policy: RetryPolicy | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """Call ``function`` once and keep what it returns: later runs of the body get the kept value.
+
+        It runs at least once; if ``atomic``, its effects on the queue's database are kept with the value, exactly once.
+        ``retry_policy`` repeats the step, not the body; a delay above five seconds gives up the slot. Raises
+        :class:`~horsies_django.exceptions.StepFailed` when it has failed for good, ValueError for a bad name, and
+        RuntimeError inside a transaction, a turn or another step.
+        """
+        replay = self.run.replay
+        record = replay.open_step(replay.begin(StepKind.STEP, name))
+        while record.status == StepStatus.WAITING:
+            try:
+                self._try(record, partial(function, *args, **kwargs), is_atomic=atomic)
+            except _OF_THE_TASK:
+                raise
+            except Exception as error:  # noqa: BLE001  # it is kept, or the step is tried again
+                time.sleep(replay.fail(record, error, retry_policy))
+        return cast("T", replay.value_of(record))
+
+    def _try(self, record: StepRecord, function: Callable[[], Any], *, is_atomic: bool) -> None:
+        """Call a step's function and keep its value."""
+        replay, began = self.run.replay, time.monotonic()
+        with transaction.atomic(using=self.run.database) if is_atomic else nullcontext():
+            if is_atomic:
+                self.run.lock_on_sqlite()
+            with inside_step(f"the step {record.label!r}"):
+                value = function()
+            replay.complete(record, value, time.monotonic() - began)
+
+    def astep(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        atomic: bool = False,
+        retry_policy: RetryPolicy | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]:
+        """See :meth:`step`. Its number is taken at this call, so that steps may be gathered.
+
+        ``function`` is a coroutine function, or a function that runs in a thread. Only the latter can be ``atomic``. A
+        coroutine that runs longer than ``timeout`` seconds fails with TimeoutError.
+        """
+        is_coroutine = inspect.iscoroutinefunction(function)
+        if atomic and is_coroutine:
+            raise TypeError(f"The step {name!r} is atomic; allowed: a function that is no coroutine function.")
+        key = self.run.replay.begin(StepKind.STEP, name)
+        return self._astep(key, partial(function, *args, **kwargs), is_coroutine, atomic, retry_policy, timeout)
+
+    async def _astep(
+        self,
+        key: tuple[str, int],
+        function: Callable[[], Any],
+        is_coroutine: bool,
+        is_atomic: bool,
+        policy: RetryPolicy | None,
+        timeout: float | None,
+    ) -> Any:
+        replay = self.run.replay
+        record = await sync_to_async(replay.open_step)(key)
+        while record.status == StepStatus.WAITING:
+            try:
+                async with asyncio.timeout(timeout):
+                    if is_coroutine:
+                        began = time.monotonic()
+                        with inside_step(f"the step {record.label!r}"):
+                            value = await function()
+                        await sync_to_async(replay.complete)(record, value, time.monotonic() - began)
+                    else:
+                        await sync_to_async(self._try)(record, function, is_atomic=is_atomic)
+            except _OF_THE_TASK:
+                raise
+            except Exception as error:  # noqa: BLE001  # it is kept, or the step is tried again
+                await asyncio.sleep(await sync_to_async(replay.fail)(record, error, policy))
+        return replay.value_of(record)
+
+    def key(self, name: str) -> str:
+        """Return a text for the next step of this name, the same in each run: an idempotency key for other services."""
+        restarts = self.run.metadata.get(RESTARTS, 0)
+        run = f"{self.run.task_id}" + (f".{restarts}" if restarts else "")
+        return f"{run}:{name}:{self.run.replay.next_number(name)}"
+
+    def sleep(self, delay: float | timedelta) -> None:
+        """Sleep for seconds or a timedelta, without the slot if it is longer than a second."""
+        replay = self.run.replay
+        key = replay.begin(StepKind.SLEEP, "sleep", is_wait=True)
+        time.sleep(replay.sleep_left(key, delay_seconds("sleep()", delay)))
+        replay.end_sleep(key)
+
+    async def asleep(self, delay: float | timedelta) -> None:
+        """See :meth:`sleep`."""
+        replay = self.run.replay
+        key = replay.begin(StepKind.SLEEP, "sleep", is_wait=True)
+        await asyncio.sleep(await sync_to_async(replay.sleep_left)(key, delay_seconds("asleep()", delay)))
+        await sync_to_async(replay.end_sleep)(key)
+
+    def sleep_until(self, when: datetime) -> None:
+        """Sleep until a time, an aware datetime. Raises ValueError for a naive one."""
+        self.sleep(self._until(when))
+
+    async def asleep_until(self, when: datetime) -> None:
+        """See :meth:`sleep_until`."""
+        await self.asleep(await sync_to_async(self._until)(when))
+
+    def _until(self, when: datetime) -> timedelta:
+        if timezone.is_naive(when):
+            raise ValueError(f"sleep_until() got {when!r}; allowed: an aware datetime.")
+        return max(timedelta(), when - self.run.now())
+
+    def wait_event(self, name: str, timeout: float | timedelta | None = None) -> Any:
+        """Wait without a slot for an event of this name and return its payload; the n-th call takes the n-th event.
+
+        Raises :class:`~horsies_django.exceptions.WaitTimeout` after ``timeout`` seconds.
+        """
+        return self.run.replay.wait_event(*self._begin_event(name, timeout))
+
+    async def await_event(self, name: str, timeout: float | timedelta | None = None) -> Any:
+        """See :meth:`wait_event`."""
+        return await sync_to_async(self.run.replay.wait_event)(*self._begin_event(name, timeout))
+
+    def _begin_event(self, name: str, timeout: float | timedelta | None) -> tuple[tuple[str, int], float | None]:
+        seconds = None if timeout is None else delay_seconds("wait_event(timeout=)", timeout)
+        return self.run.replay.begin(StepKind.EVENT, f"event:{name}", is_wait=True), seconds
+
+    def wait(self, handle: EndingHandle, timeout: float | timedelta | None = None) -> TaskResult[Any, Any]:
+        """Wait without a slot for the end of a workflow or a batch, and return its result.
+
+        After ``timeout`` seconds that is an error with the code ``WAIT_TIMEOUT``. Raises TypeError for other handles.
+        """
+        replay = self.run.replay
+        seconds = None if timeout is None else delay_seconds("wait(timeout=)", timeout)
+        key = replay.begin(StepKind.WAIT, _name_of(handle), is_wait=True)
+        return replay.wait_for_end(key, _ended(handle), seconds)
+
+    async def await_(self, handle: EndingHandle, timeout: float | timedelta | None = None) -> TaskResult[Any, Any]:
+        """See :meth:`wait`."""
+        replay = self.run.replay
+        seconds = None if timeout is None else delay_seconds("wait(timeout=)", timeout)
+        key = replay.begin(StepKind.WAIT, _name_of(handle), is_wait=True)
+        return await sync_to_async(lambda: replay.wait_for_end(key, _ended(handle), seconds))()
+
+    def patched(self, name: str) -> bool:
+        """Whether the code of a change applies to this run: False if it began before the change. It stays the same."""
+        self.run.replay.begin(StepKind.PATCH, f"patch:{name}")
+        return self.run.replay.is_patched(name)
+
+    async def apatched(self, name: str) -> bool:
+        """See :meth:`patched`."""
+        self.run.replay.begin(StepKind.PATCH, f"patch:{name}")
+        return await sync_to_async(self.run.replay.is_patched)(name)
+
+    def restart(self, **kwargs: Any) -> NoReturn:
+        """Go on as a fresh run of the same task: its records are dropped, its id stays.
+
+        ``kwargs`` replace keyword arguments of the task's. Raises TypeError or ValueError for values that can't be
+        stored.
+        """
+        run = self.run
+        run.replay.begin(StepKind.PATCH, "patch:restart", is_wait=True)
+        parameters = parameters_of(self.task_result.task.func, takes_context=True)
+        if not parameters.accepts_any and (unknown := kwargs.keys() - set(parameters.own)):
+            allowed = ", ".join(parameters.own) or "none"
+            raise TypeError(f"restart() got {', '.join(sorted(unknown))}; allowed: {allowed}.")
+        stored = encode(kwargs, typed=run.is_typed, where="the arguments of restart()")
+        check_size(dumps(stored), run.options.max_payload_bytes, "the arguments of restart()")
+        run.replay.decide(TaskRestarted(stored, parameters.positional))
+
+
+def _name_of(handle: EndingHandle) -> str:
+    try:
+        return handle.wait_name
+    except AttributeError:
+        raise TypeError(f"wait() got {handle!r}; allowed: the handle of a workflow or of a batch.") from None
+
+
+def _ended(handle: EndingHandle) -> TaskResult[Any, Any] | None:
+    """Return the result of a workflow; None if it has not ended."""
+    result = handle.get(0)
+    has_ended = result.is_ok() or str(result.err_value.error_code) not in _NOT_ENDED
+    return result if has_ended else None
