@@ -29,6 +29,7 @@ MODULES = [
     "tests.core.middleware.jobs",
     "tests.reaper.retention.jobs",
     "tests.steps.jobs",
+    "tests.steps.event_jobs",
     "tests.worker.execution.jobs",
     "tests.worker.execution.memory_jobs",
     "tests.schedules.jobs",

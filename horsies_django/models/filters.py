@@ -43,10 +43,12 @@ HOLDS_UNIQUE_KEY: Final = Q(unique_key__isnull=False) & (
 _RELEASED_KEYS: Final = [UniqueUntil.STARTED.value, UniqueUntil.RELEASED.value]
 
 
-#: The reasons why a PENDING task is not due yet. A group that was ever claimed is not open.
+#: The reasons why a PENDING task is not due yet: it waits without a slot for what ``waits_for`` names, it waits for
+#: another attempt, its group is open, or it was sent for later. A group that was ever claimed is not open.
+IS_AWAITING: Final = Q(enqueued_at__gt=Now(), waits_for__isnull=False)
 IS_RETRYING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=False)
 IS_AGGREGATING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True, group_key__isnull=False, claim=0)
-IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
+IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True, waits_for__isnull=True) & (
     Q(group_key__isnull=True) | Q(claim__gt=0)
 )
 
@@ -87,6 +89,10 @@ class TaskFilterQuerySet(ClaimQuerySet[RowT]):
     def aggregating(self) -> Self:
         """Groups that wait for more calls (the name is asynq's); a due group is ready."""
         return self.pending().filter(IS_AGGREGATING)
+
+    def awaiting(self, name: str | None = None) -> Self:
+        """Tasks whose bodies wait without a slot; with ``name`` for this, such as ``event:approved``."""
+        return self.pending().filter(IS_AWAITING, **({} if name is None else {"waits_for": name}))
 
     def retrying(self) -> Self:
         """Tasks that wait for the time of another attempt; a due retry is ready."""

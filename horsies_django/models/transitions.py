@@ -382,6 +382,7 @@ class TaskQuerySet(OperatorActions["Task"]):
                 fingerprint=None,
                 failed_at=Now(),
                 next_retry_at=None,
+                waits_for=None,
                 kept_until=kept_until(TaskStatus.FAILED, self.db),
             )
 
@@ -465,6 +466,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         return {
             "cancelled_at": Now(),
             "next_retry_at": None,
+            "waits_for": None,
             "error_code": OutcomeCode.TASK_CANCELLED.value,
             "fingerprint": None,
             "result": {"err": error.as_json()},
@@ -540,7 +542,6 @@ class TaskQuerySet(OperatorActions["Task"]):
             progress=None,
             group_key=None,
             unknown_to=None,
-            waits_for=None,
             **_CLAIM_CLEARED,
             **_KEY_RELEASED,
         )

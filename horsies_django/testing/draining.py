@@ -24,7 +24,7 @@ from ..db.expressions import NowPlus
 from ..db.now import Now
 from ..enqueue.handle import TaskHandle
 from ..models import Task, TaskStep
-from ..models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED
+from ..models.filters import IS_AGGREGATING, IS_AWAITING, IS_RETRYING, IS_SCHEDULED
 from ..models.operator_actions import ENGINE_TASK_PREFIX
 from ..reaper.duties import DUTIES, run_pass
 from ..schedules.scheduler import Scheduler
@@ -81,7 +81,7 @@ def drain(
     Raises ValueError for an unknown queue, RuntimeError after 10,000 runs.
     """
     names = (queues,) if isinstance(queues, str) else tuple(queues or ())
-    later = [IS_SCHEDULED | IS_AGGREGATING] * scheduled + [IS_RETRYING] * retries
+    later = [IS_SCHEDULED | IS_AGGREGATING | IS_AWAITING] * scheduled + [IS_RETRYING] * retries
     return _Drain(names, later, runs_retries=retries, raises=raise_errors).run(schedules=schedules)
 
 
