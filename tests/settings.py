@@ -30,6 +30,7 @@ MODULES = [
     "tests.reaper.retention.jobs",
     "tests.steps.jobs",
     "tests.steps.event_jobs",
+    "tests.steps.scripts",
     "tests.worker.execution.jobs",
     "tests.worker.execution.memory_jobs",
     "tests.schedules.jobs",

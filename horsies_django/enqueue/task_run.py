@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class TaskRun(ABC):
     state: Any = None
     progress: str | None = None
     is_atomic: bool = False  # the end of the task is part of the transaction in which its function runs
-    decided: TaskInterrupt | None = None  # how the run ends, whatever its function returns or raises
+    decided: BaseException | None = None  # how the run ends, whatever its function returns or raises
     describe: Callable[[Exception], TaskError[Any]] | None = None  # the error of the task if its function raised this
     _replay: Replay | None = None
     _metadata: dict[str, Any] | None = None
@@ -132,7 +133,7 @@ class LocalRun(TaskRun):
     runner: WorkerInfo = LOCAL_WORKER
     is_typed: bool = False
 
-    recorded: list[StepRecord] = field(default_factory=list)
+    recorded: dict[tuple[str, int], StepRecord] = field(default_factory=dict)
 
     def now(self) -> datetime:
         """Return the time by this machine's clock."""
@@ -146,16 +147,16 @@ class LocalRun(TaskRun):
         return True
 
     def read_steps(self) -> list[StepRecord]:
-        """Return what this run has recorded."""
-        return self.recorded
+        """Return what was recorded before this run."""
+        return list(self.recorded.values())
 
     def write_step(self, record: StepRecord) -> bool:
         """Keep a record, unless there is an event that nobody has read."""
-        others = [row for row in self.recorded if (row.name, row.number) != (record.name, record.number)]
-        kept = [row for row in self.recorded if row not in others and row is not record]
-        if any(row.status == StepStatus.UNREAD for row in kept) and record.status != StepStatus.COMPLETED:
+        key = record.name, record.number
+        has_event = key in self.recorded and self.recorded[key].status == StepStatus.UNREAD
+        if has_event and record.status != StepStatus.COMPLETED:
             return False
-        self.recorded[:] = [*others, record]
+        self.recorded[key] = record
         return True
 
 
@@ -180,12 +181,12 @@ def local_claim(
         args=dumps(list(args)),
         kwargs=dumps(dict(kwargs)),
         typed_payload=is_typed,
-        claim=1,
+        claim=2,  # so that its steps look for records
         attempt=attempt,
         retry_count=attempt - 1,
         max_retries=max_attempts - 1,
         retry_policy=None,
-        is_async=False,
+        is_async=inspect.iscoroutinefunction(task.func),
         metadata=dumps(dict(metadata)) if metadata else None,
         enqueued_at=timezone.now().isoformat(),
         timeout=None,

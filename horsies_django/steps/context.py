@@ -105,12 +105,14 @@ class LongWork:
     ) -> Coroutine[Any, Any, Any]:
         """See :meth:`step`. Its number is taken at this call, so that steps may be gathered.
 
-        ``function`` is a coroutine function, or a function that runs in a thread. Only the latter can be ``atomic``. A
-        coroutine that runs longer than ``timeout`` seconds fails with TimeoutError.
+        ``function`` is a coroutine function, or a function that runs in a thread. Only the latter can be ``atomic``,
+        only the former can have a ``timeout``: it fails with TimeoutError after so many seconds.
         """
         is_coroutine = inspect.iscoroutinefunction(function)
         if atomic and is_coroutine:
             raise TypeError(f"The step {name!r} is atomic; allowed: a function that is no coroutine function.")
+        if timeout is not None and not is_coroutine:
+            raise TypeError(f"The step {name!r} has a timeout; allowed: a coroutine function, which can be cancelled.")
         key = self.run.replay.begin(StepKind.STEP, name)
         return self._astep(key, partial(function, *args, **kwargs), is_coroutine, atomic, retry_policy, timeout)
 
@@ -124,17 +126,18 @@ class LongWork:
         timeout: float | None,
     ) -> Any:
         replay = self.run.replay
+        replay.enter_child()
         record = await sync_to_async(replay.open_step)(key)
         while record.status == StepStatus.WAITING:
             try:
-                async with asyncio.timeout(timeout):
-                    if is_coroutine:
-                        began = time.monotonic()
-                        with inside_step(f"the step {record.label!r}"):
+                if is_coroutine:
+                    began = time.monotonic()
+                    with inside_step(f"the step {record.label!r}"):
+                        async with asyncio.timeout(timeout):
                             value = await function()
-                        await sync_to_async(replay.complete)(record, value, time.monotonic() - began)
-                    else:
-                        await sync_to_async(self._try)(record, function, is_atomic=is_atomic)
+                    await sync_to_async(replay.complete)(record, value, time.monotonic() - began)
+                else:
+                    await sync_to_async(self._try)(record, function, is_atomic=is_atomic)
             except _OF_THE_TASK:
                 raise
             except Exception as error:  # noqa: BLE001  # it is kept, or the step is tried again

@@ -7,6 +7,7 @@ there is no order, because steps may be gathered.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import Counter
@@ -15,7 +16,7 @@ from datetime import datetime
 from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
 
-from django.db import connections
+from django.db import Error, connections
 
 from ..core.current_task import open_step
 from ..core.exceptions import (
@@ -32,6 +33,7 @@ from ..core.results import RetrievalCode, TaskError, TaskResult
 from ..core.retry import RetryPolicy
 from ..core.serialization import check_size, clean_text, decode, dumps, encode
 from ..core.status import StepKind, StepStatus
+from ..db.errors import is_outage
 from ..models.claims import NAME_LENGTH, ClaimedTask, StepRecord
 
 logger = logging.getLogger("horsies_django.worker")
@@ -49,6 +51,9 @@ FOREVER: Final = 100 * 365 * 86_400.0
 #: How the names of records begin that are not those of steps.
 _RESERVED: Final = ("event:", "patch:", "workflow:", "sleep")
 
+#: The states of records that have no position.
+_OPEN: Final = (StepStatus.WAITING, StepStatus.RUNNING)
+
 
 class StepRun(Protocol):
     """The run of a task, as its replay uses it."""
@@ -56,7 +61,7 @@ class StepRun(Protocol):
     claimed: ClaimedTask
     options: Options
     is_atomic: bool
-    decided: TaskInterrupt | None  # the end of the run, whatever the body returns
+    decided: BaseException | None  # the end of the run, whatever the body returns
 
     @property
     def task_id(self) -> UUID:
@@ -111,9 +116,12 @@ class Replay:
         self._numbers: Counter[str] = Counter()
         self._used_outside: set[str] = set()
         self._records: dict[tuple[str, int], StepRecord] | None = None
-        self._met: set[tuple[str, int]] = set()
+        self._unmet: dict[tuple[str, int], StepRecord] = {}
         self._first_events: dict[str, int] = {}
-        self._last_position = 0
+        self._last_position = 0  # of earlier runs
+        self._calls = 0
+        self._call_of: dict[tuple[str, int], int] = {}
+        self._children: set[asyncio.Task[Any]] = set()
 
     # At the call.
 
@@ -144,11 +152,27 @@ class Replay:
         if is_outside:
             self._used_outside.add(name)
         self._numbers[name] += 1
-        return name, self._numbers[name]
+        key = name, self._numbers[name]
+        self._calls = self._call_of[key] = self._calls + 1
+        return key
 
     def next_number(self, name: str) -> int:
         """Return the number that the next step of this name gets."""
         return self._numbers[name] + 1
+
+    # Asyncio tasks.
+
+    def enter_child(self) -> None:
+        """Note the caller's asyncio task, unless it is the body's own, for :meth:`end_children`."""
+        if not self.run.is_in_body() and (task := asyncio.current_task()) is not None:
+            self._children.add(task)
+
+    async def end_children(self) -> None:
+        """Cancel the asyncio tasks that have taken steps and still run, and wait for them: the body has ended."""
+        while running := [task for task in self._children if not task.done()]:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running, timeout=1.0)  # a call in a thread ends first, and takes the cancel away
 
     # Afterwards. These make queries.
 
@@ -158,6 +182,7 @@ class Replay:
         if self._records is None:
             rows = self.run.read_steps() if self.run.claimed.claim > 1 else []
             self._records = {(row.name, row.number): row for row in self._counting(rows)}
+            self._unmet = {key: row for key, row in self._records.items() if _must_be_met(row)}
             self._last_position = max((row.position or 0 for row in rows), default=0)
             for row in rows:
                 if row.kind == StepKind.EVENT:
@@ -165,20 +190,22 @@ class Replay:
         return self._records
 
     def _counting(self, rows: Sequence[StepRecord]) -> Iterator[StepRecord]:
-        """Leave out failures after which nothing was recorded, and the tries of a step, of an earlier attempt."""
+        """Leave out failures, and the tries of a step, of an earlier attempt after which the body asked for nothing."""
         last = max((row.position or 0 for row in rows if row.status != StepStatus.FAILED), default=0)
+        is_last_open = any(row.kind != StepKind.STEP and row.position is None and row.attempt for row in rows)
         for row in rows:
             is_unsuccessful = row.kind == StepKind.STEP and row.status != StepStatus.COMPLETED
-            if not (is_unsuccessful and row.attempt != self.run.claimed.attempt and (row.position or last + 1) > last):
+            is_trailing = row.status == StepStatus.WAITING or (not is_last_open and (row.position or 0) > last)
+            if not (is_unsuccessful and is_trailing and row.attempt != self.run.claimed.attempt):
                 yield row
 
     def find(self, key: tuple[str, int]) -> StepRecord | None:
         """Return the record of this step, which counts as met from now on.
 
-        Raises StepMismatch if there is none although the body has not met others.
+        Raises StepMismatch if there is none although the body has not met others, HorsiesError for one too many.
         """
         record = self.records.get(key)
-        self._met.add(key)
+        self._unmet.pop(key, None)
         if record is None and not self.run.claimed.is_async and (unmet := self.first_unmet()) is not None:
             asked = StepRecord(*key, "", "").label
             self.decide(
@@ -187,29 +214,37 @@ class Replay:
                     "of the task has changed."
                 )
             )
+        if record is None and len(self.records) >= MAX_RECORDS:
+            raise HorsiesError(f"The task has {MAX_RECORDS:,} records; allowed: no more. Use context.restart().")
         return record
 
     def first_unmet(self) -> StepRecord | None:
         """Return the first record that the body has not met; None if it has met all."""
-        unmet = (row for key, row in self.records.items() if row.status != StepStatus.UNREAD and key not in self._met)
-        return min(unmet, key=lambda row: row.position or self._last_position + 1, default=None)
+        self.records  # noqa: B018  # reads them
+        return min(self._unmet.values(), key=lambda row: row.position or self._last_position + 1, default=None)
 
-    def decide(self, decision: TaskInterrupt) -> NoReturn:
+    def decide(self, decision: BaseException) -> NoReturn:
         """End the run: from now on each call raises this, and what the body returns does not count."""
         self.run.decided = decision
         raise decision
 
     def write(self, record: StepRecord) -> bool:
-        """Write a record; False if it is kept already. Raises TaskRevoked if the task is no longer this worker's."""
-        if record.status not in (StepStatus.WAITING, StepStatus.RUNNING) and record.position is None:
-            self._last_position += 1
-            record.position = self._last_position
-        if (record.name, record.number) not in self.records and len(self.records) >= MAX_RECORDS:
-            raise HorsiesError(f"The task has {MAX_RECORDS:,} records; allowed: no more. Use context.restart().")
-        if not self.run.write_step(record):
-            return False
-        self.records[record.name, record.number] = record
-        return True
+        """Write a record; False if it is kept already, or if the task is no longer this worker's."""
+        key = record.name, record.number
+        self.records  # noqa: B018  # reads the last position
+        if record.status not in _OPEN:
+            if record.status == StepStatus.FAILED:
+                self._calls = self._call_of[key] = self._calls + 1  # what was called before does not follow from it
+            record.position = self._last_position + self._call_of.get(key, self._calls)
+        try:
+            is_written = self.run.write_step(record)
+        except Error as error:
+            if not is_outage(error):
+                raise
+            self.decide(error)  # not the step's failure: the task runs again
+        if is_written:
+            self.records[key] = record
+        return is_written
 
     def keep(self, record: StepRecord) -> None:
         """Write a record that nobody else writes. Raises TaskRevoked if the task is no longer this worker's."""
@@ -251,8 +286,13 @@ class Replay:
 
         Raises StepFailed from ``error`` if no try is left.
         """
-        shown = self.run.error_of(error)
-        tries, record.status = record.attempts, StepStatus.WAITING  # the commit of a completed one may have failed
+        self.run.raise_if_stopping()
+        if self.run.decided is not None:
+            raise self.run.decided
+        if record.status == StepStatus.COMPLETED and is_outage(error):
+            self.decide(error)  # whether its commit has succeeded is not known
+        shown, tries = self.run.error_of(error), record.attempts
+        record.status, record.position = StepStatus.WAITING, None
         if policy is not None and tries <= policy.max_retries and policy.covers(shown.error_code, error):
             delay = policy.delay(tries)
             if delay > SHORT_BACKOFF:
@@ -360,7 +400,6 @@ class Replay:
         """Whether the new code applies to this run."""
         key = f"patch:{name}", 1
         record = self.records.get(key)
-        self._met.add(key)
         if record is None:
             is_new = self.first_unmet() is None
             record = StepRecord(*key, StepKind.PATCH, StepStatus.COMPLETED, dumps({"ok": is_new}))
@@ -371,6 +410,11 @@ class Replay:
         """Log the first kept step that the body, which has returned, did not meet."""
         if self._records and (unmet := self.first_unmet()) is not None:
             logger.warning("step kept but not asked for id=%s step=%s", self.run.task_id, unmet.label)
+
+
+def _must_be_met(record: StepRecord) -> bool:
+    """Whether a body that does not ask for this record has changed. Nothing has happened for those left out."""
+    return record.status != StepStatus.UNREAD and record.kind != StepKind.PATCH
 
 
 def _check_name(kind: StepKind, name: str) -> None:

@@ -34,6 +34,9 @@ T = TypeVar("T")
 #: Seconds that a function which takes the context has to check ``is_cancelled`` before it is interrupted.
 CANCEL_GRACE: Final = 2.0
 
+#: Seconds of a step after which its connection is checked before the step is recorded.
+IDLE_CONNECTION: Final = 60.0
+
 
 class TooLate(Exception):
     """The function must not start any more."""
@@ -154,7 +157,9 @@ class Execution(TaskRun):
 
     def write_step(self, record: StepRecord) -> bool:
         """Write a record; False if this worker no longer holds the task, or if the record must stay."""
-        self.has_saved = True
+        connection = connections[self.database]
+        if record.seconds > IDLE_CONNECTION and not connection.in_atomic_block and not connection.is_usable():
+            connection.close()  # the server, a pooler or a firewall has closed it during the step
         return TaskStep.objects.using(self.database).write(record, self.claimed, self.runner.worker_id)
 
     def interrupt(self) -> None:
@@ -208,7 +213,11 @@ class Execution(TaskRun):
         self.has_begun = True
         self._awaiting = task or asyncio.current_task()
         try:
-            return await awaitable
+            try:
+                return await awaitable
+            finally:
+                if self._replay is not None:
+                    await self._replay.end_children()
         finally:
             self._awaiting = None
 

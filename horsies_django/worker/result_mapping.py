@@ -64,6 +64,7 @@ class InvalidCall(Exception):
 def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) -> ExecutionResult:
     """Return the result for ``value``, which the function returned and which may be a :class:`TaskResult`."""
     if execution.decided is not None:
+        logger.warning("task returned after it was to wait id=%s: what it returned is dropped", execution.task_id)
         return from_exception(execution, task, execution.decided)
     if execution.has_replay:
         execution.replay.warn_of_unmet()
@@ -88,7 +89,8 @@ def from_exception(
     """Return the result of a function that raised or could not be called at all.
 
     An outage of the database before the function began puts the task off. One that kept the transaction of an atomic
-    task from its commit, after the function had returned, has the task run again, a few times without using up a retry.
+    task from its commit, after the function had returned, or a step from its record, has the task run again, a few
+    times without using up a retry.
     """
     is_timeout = execution.stop_reason is TaskTimeLimit
     if execution.decided is not None and raised is not execution.decided and execution.stop_reason is None:
@@ -108,7 +110,8 @@ def from_exception(
     result = _failed(execution, task, _code_of(raised, execution, task), raised)
     claim = execution.claimed
     uncharged = claim.attempt - 1 - claim.retry_count  # and those before the last retry() by an operator
-    if is_outage(raised) and execution.has_returned and uncharged < MAX_LOST_COMMITS:
+    is_unstored = execution.has_returned or raised is execution.decided
+    if is_outage(raised) and is_unstored and uncharged < MAX_LOST_COMMITS:
         delay = OUTAGE_SNOOZE * 2.0**uncharged
         result.completion = result.completion._replace(delay=delay, is_charged=False)
     return result
@@ -127,7 +130,7 @@ def outcome_of(
         raised, code = None, str(error.error_code)
     else:
         raised, code = error, str(_code_of(error, execution, task))
-    if isinstance(raised, Snooze) and code != OutcomeCode.TASK_TIMEOUT:
+    if isinstance(raised, Snooze | TaskSuspended) and code != OutcomeCode.TASK_TIMEOUT:
         return AttemptOutcome.SNOOZED, ""
     if isinstance(raised, Discard):
         return AttemptOutcome.DISCARDED, code

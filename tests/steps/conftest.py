@@ -1,0 +1,43 @@
+"""Bodies that a test writes in place."""
+
+import asyncio
+
+import pytest
+
+from horsies_django import RetryPolicy
+from horsies_django.testing import drain
+from tests.jobs.models import Entry
+from tests.steps import scripts
+
+
+@pytest.fixture
+def send_script():
+    """Return a function that sends a task with this body, these attempts and these options."""
+
+    def send(body, attempts=1, **options):
+        if attempts > 1:
+            options["retry_policy"] = RetryPolicy.constant(0, max_retries=attempts - 1, auto_retry_for=["*"])
+        scripts.bodies.append(body)
+        task = scripts.ascripted if asyncio.iscoroutinefunction(body) else scripts.scripted
+        return task.with_options(**options).send()
+
+    yield send
+    scripts.bodies.clear()
+
+
+@pytest.fixture
+def run_script(send_script):
+    """Return a function that runs a task with this body, and returns its handle."""
+
+    def run(body, **options):
+        handle = send_script(body, **options)
+        drain(retries=True)
+        return handle
+
+    return run
+
+
+@pytest.fixture
+def entries():
+    """Return a function that returns the effects so far."""
+    return lambda: list(Entry.objects.order_by("pk").values_list("key", flat=True))
