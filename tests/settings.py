@@ -28,6 +28,7 @@ MODULES = [
     "tests.worker.lifecycle.jobs",
     "tests.core.middleware.jobs",
     "tests.reaper.retention.jobs",
+    "tests.steps.batch_jobs",
     "tests.steps.jobs",
     "tests.steps.event_jobs",
     "tests.steps.scripts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -261,6 +261,15 @@ class OuterColumn(Expression):
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """Render the column."""
         return self._column, ()
+
+
+def row_after(fields: Sequence[Field[Any, Any]], values: Iterable[Any], *, is_descending: bool) -> Func:
+    """Return whether the fields of a row, compared as a whole, come after these values: ``(a, b) > (1, 2)``."""
+    columns = [F(field.attname) for field in fields]
+    bound = [Value(value, output_field=field) for field, value in zip(fields, values, strict=True)]
+    sides = [Func(*side, template="(%(expressions)s)", output_field=BooleanField()) for side in (columns, bound)]
+    operator = " < " if is_descending else " > "
+    return Func(*sides, template="%(expressions)s", arg_joiner=operator, output_field=BooleanField())
 
 
 class InSubquery(Lookup):

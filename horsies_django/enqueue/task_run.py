@@ -78,6 +78,10 @@ class TaskRun(ABC):
             self._replay = Replay(self)
         return self._replay
 
+    def has_time(self, seconds: float) -> bool:
+        """Whether the function may go on for so long."""
+        return True
+
     def is_in_body(self) -> bool:
         """Whether the caller is in the function's own thread or asyncio task."""
         return True

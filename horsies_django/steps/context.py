@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -25,10 +25,14 @@ from ..core.serialization import check_size, dumps, encode
 from ..core.status import StepKind, StepStatus
 
 if TYPE_CHECKING:  # a task may be declared before the apps are ready
+    from django.db.models import QuerySet
+
     from ..models.claims import StepRecord
+    from .batches import Turn
     from .replay import StepRun
 
 T = TypeVar("T")
+Row = TypeVar("Row")
 
 #: A body raises these for its task, also in a step: nothing is kept of that.
 _OF_THE_TASK: Final = (Retry, Snooze, Discard)
@@ -55,6 +59,80 @@ class LongWork:
 
     run: StepRun
     task_result: Any
+
+    @overload
+    def batches(
+        self,
+        queryset: QuerySet[Any, Row],
+        function: None = None,
+        *,
+        size: int = 500,
+        name: str = "batches",
+        lock: bool = False,
+        skip_locked: bool = False,
+        pause: float | timedelta = 0,
+    ) -> Iterator[Turn[Row]]: ...
+
+    @overload
+    def batches(
+        self,
+        queryset: QuerySet[Any, Row],
+        function: Callable[[list[Row]], object],
+        *,
+        size: int = 500,
+        name: str = "batches",
+        lock: bool = False,
+        skip_locked: bool = False,
+        pause: float | timedelta = 0,
+    ) -> None: ...
+
+    def batches(
+        self,
+        queryset: QuerySet[Any, Any],
+        function: Callable[[list[Any]], object] | None = None,
+        *,
+        size: int = 500,
+        name: str = "batches",
+        lock: bool = False,
+        skip_locked: bool = False,
+        pause: float | timedelta = 0,
+    ) -> Iterator[Turn[Any]] | None:
+        """Go through the rows of ``queryset``, ``size`` in a turn: ``for turn in …: with turn as rows: …``.
+
+        Each turn is a transaction on the queue's database with the body's effects and the place of the last row, so it
+        happens exactly once. Leaving the ``with`` block commits, an exception rolls back. With ``function``, this calls
+        it with the rows of each turn, and returns None. ``lock`` locks the rows of a turn; ``skip_locked`` leaves out
+        those that others have locked, also later. ``pause`` are seconds between two turns.
+
+        Rows are in the order of the queryset, by default of the primary key. Raises TypeError or ValueError for a
+        queryset that has no such order, or may have a row twice, and RuntimeError where a step would.
+        """
+        from .batches import Loop
+
+        _check_function("batches", function)
+        loop = Loop(self.run, name, queryset, size=size, lock=lock, skip_locked=skip_locked, pause=pause)
+        if function is None:
+            return loop.turns()
+        loop.call(function)
+        return None
+
+    def abatches(
+        self,
+        queryset: QuerySet[Any, Row],
+        function: Callable[[list[Row]], object],
+        *,
+        size: int = 500,
+        name: str = "batches",
+        lock: bool = False,
+        skip_locked: bool = False,
+        pause: float | timedelta = 0,
+    ) -> Coroutine[Any, Any, None]:
+        """See :meth:`batches`. ``function`` is no coroutine function; each turn is one call of it in a thread."""
+        from .batches import Loop
+
+        _check_function("abatches", function)
+        loop = Loop(self.run, name, queryset, size=size, lock=lock, skip_locked=skip_locked, pause=pause)
+        return loop.acall(function)
 
     def step(
         self,
@@ -234,6 +312,11 @@ class LongWork:
         stored = encode(kwargs, typed=run.is_typed, where="the arguments of restart()")
         check_size(dumps(stored), run.options.max_payload_bytes, "the arguments of restart()")
         run.replay.decide(TaskRestarted(stored, parameters.positional))
+
+
+def _check_function(method: str, function: object) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{method}() got {function!r}; allowed: a function that is no coroutine function.")
 
 
 def _name_of(handle: EndingHandle) -> str:

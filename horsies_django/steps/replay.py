@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
@@ -61,6 +63,7 @@ class StepRun(Protocol):
     claimed: ClaimedTask
     options: Options
     is_atomic: bool
+    progress: str | None
     decided: BaseException | None  # the end of the run, whatever the body returns
 
     @property
@@ -98,6 +101,9 @@ class StepRun(Protocol):
     def raise_if_stopping(self) -> None:
         """Raise the reason to stop, if there is one."""
 
+    def has_time(self, seconds: float) -> bool:
+        """Whether the body may go on for so long: its worker stays, and the time limit is not reached before."""
+
     def is_in_body(self) -> bool:
         """Whether the caller is in the body's own thread or asyncio task."""
 
@@ -122,6 +128,8 @@ class Replay:
         self._calls = 0
         self._call_of: dict[tuple[str, int], int] = {}
         self._children: set[asyncio.Task[Any]] = set()
+        self._left: list[tuple[StepRecord, bool]] = []
+        self.open_loop: str | None = None  # what the body is in between two turns
 
     # At the call.
 
@@ -135,7 +143,7 @@ class Replay:
         if run.decided is not None:
             raise run.decided
         _check_name(kind, name)
-        if (outer := open_step()) is not None:
+        if (outer := open_step() or self.open_loop) is not None:
             raise RuntimeError(f"{name!r} was called inside {outer}; allowed: steps and waits after one another.")
         if run.is_atomic or _has_open_transaction(run.database):
             raise RuntimeError(f"{name!r} was called inside a transaction; allowed: steps and waits outside of one.")
@@ -204,6 +212,8 @@ class Replay:
 
         Raises StepMismatch if there is none although the body has not met others, HorsiesError for one too many.
         """
+        while self._left:
+            self._keep_left(*self._left.pop())
         record = self.records.get(key)
         self._unmet.pop(key, None)
         if record is None and not self.run.claimed.is_async and (unmet := self.first_unmet()) is not None:
@@ -265,6 +275,21 @@ class Replay:
         if record.status == StepStatus.FAILED:
             raise _failure(record, TaskError.from_json(stored["err"]))
         return decode(stored.get("ok"), typed=self.run.is_typed)
+
+    def leave(self, loop: StepRecord, *, is_whole: bool) -> None:
+        """Note that the body has left a loop before its end; ``is_whole`` if no turn has failed.
+
+        A run that ends now goes on with the loop. But what the body asks for next follows the loop in each run.
+        """
+        if self.run.is_in_body() and not self.run.claimed.is_async:
+            self._left.append((loop, is_whole))
+
+    def _keep_left(self, loop: StepRecord, is_whole: bool) -> None:
+        """Record a loop that the body has left: one with a failure, or left by one, goes on in the next run."""
+        if is_whole and sys.exception() is None:
+            self.keep(replace(loop, status=StepStatus.COMPLETED))
+        elif (loop.name, loop.number) not in self.records:
+            self.keep(loop)
 
     # Steps.
 

@@ -66,6 +66,7 @@ class Execution(TaskRun):
     is_interrupted: bool = False
     has_context: bool = False
     task_result: FrameworkTaskResult[..., Any] | None = None  # for the context of the function, or of its backoff
+    is_leaving: bool = False  # its worker stops or is quiet: long work goes back
     has_begun: bool = False  # the function, or the middleware around it, was called
     has_saved: bool = False  # so a transaction of the function's own may hold the row, even after its end
     has_returned: bool = False  # the function has returned, and its own transaction is storing the result
@@ -135,6 +136,10 @@ class Execution(TaskRun):
         tasks = Task.objects.using(self.database)
         mine = tasks.under_claims([self.claimed], TaskStatus.RUNNING, self.runner.worker_id)
         return mine.update(**columns) > 0
+
+    def has_time(self, seconds: float) -> bool:
+        """Whether the function may go on for so long: the worker stays, and the time limit is not reached before."""
+        return not self.is_leaving and time.monotonic() + seconds < self.ends_by
 
     def is_in_body(self) -> bool:
         """Whether the caller is in the function's own thread or asyncio task."""

@@ -344,7 +344,7 @@ class Producer:
             state.registry.record_quiet(is_quiet)
         if is_quiet:
             self._log_quiet()
-            state.withdraw(*state.pools)
+            state.hand_back()
             self._check_request_at = time.monotonic() + self._poller.interval.longest_pause
         else:
             logger.info("worker resumed id=%s", state.worker.worker_id)

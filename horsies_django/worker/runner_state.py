@@ -159,6 +159,12 @@ class RunnerState:
             for execution in pool.withdraw():
                 self.release_slot(execution)
 
+    def hand_back(self) -> None:
+        """Take back what has not started, and let long work go back where it can go on from."""
+        self.withdraw(*self.pools)
+        for execution in self.executions:
+            execution.is_leaving = True
+
     # When it leaves.
 
     def stop(self) -> None:
@@ -166,14 +172,14 @@ class RunnerState:
         if self.stop_by is None:
             logger.info("worker stopping id=%s running=%d", self.worker.worker_id, len(self.executions))
             self.stop_by = time.monotonic() + self.config.shutdown_timeout
-            self.withdraw(*self.pools)
+            self.hand_back()
 
     def stop_on_request(self) -> None:
         """Claim no more; wait for running executions, as long as they take; then leave for good."""
         if self.stop_by is None and self.exit_reason is None:
             logger.info("worker asked to stop id=%s running=%d", self.worker.worker_id, len(self.executions))
             self.exit_reason = ExitReason.STOP_REQUESTED
-            self.withdraw(*self.pools)
+            self.hand_back()
 
     def stop_forbidden(self, error: Error) -> None:
         """Stop, because the role has lost a privilege and no other attempt would succeed. Logs that once."""
