@@ -190,6 +190,7 @@ class Loop(Generic[Row]):
 
     async def acall(self, function: Callable[[list[Row]], object]) -> None:
         """Call a function in each turn, each time in a thread."""
+        self.run.replay.enter_child()
         await sync_to_async(self._find)()
         while await sync_to_async(self._call_once)(function):
             for seconds in self._pauses():
@@ -299,7 +300,7 @@ class Turn(Generic[Row]):
         self._began = time.monotonic()
         self._is_entered = False
         self.is_committed = False
-        with ExitStack() as stack:
+        with loop.run.replay.outages_decide(), ExitStack() as stack:
             stack.enter_context(transaction.atomic(using=loop.run.database))
             self._rows, self._record = loop.read()
             if not self._rows:
@@ -326,7 +327,7 @@ class Turn(Generic[Row]):
         if self._transaction is None:
             raise RuntimeError(f"A turn of {self._loop.label} was left after the loop; allowed: before the next turn.")
         stack, self._transaction = self._transaction, None
-        with stack:
+        with self._loop.run.replay.outages_decide(), stack:
             self._loop.run.replay.keep(self._record)
         self._end()
 

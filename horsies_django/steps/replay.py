@@ -13,6 +13,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NoReturn, Protocol
@@ -52,9 +53,6 @@ FOREVER: Final = 100 * 365 * 86_400.0
 
 #: How the names of records begin that are not those of steps.
 _RESERVED: Final = ("event:", "patch:", "workflow:", "sleep")
-
-#: The states of records that have no position.
-_OPEN: Final = (StepStatus.WAITING, StepStatus.RUNNING)
 
 
 class StepRun(Protocol):
@@ -238,20 +236,26 @@ class Replay:
         self.run.decided = decision
         raise decision
 
+    @contextmanager
+    def outages_decide(self) -> Iterator[None]:
+        """Let an outage during the block, which the body has not caused, end the run: the task runs again."""
+        try:
+            yield
+        except Error as error:
+            if not is_outage(error):
+                raise
+            self.decide(error)
+
     def write(self, record: StepRecord) -> bool:
         """Write a record; False if it is kept already, or if the task is no longer this worker's."""
         key = record.name, record.number
         self.records  # noqa: B018  # reads the last position
-        if record.status not in _OPEN:
+        if record.status != StepStatus.WAITING:
             if record.status == StepStatus.FAILED:
                 self._calls = self._call_of[key] = self._calls + 1  # what was called before does not follow from it
             record.position = self._last_position + self._call_of.get(key, self._calls)
-        try:
+        with self.outages_decide():
             is_written = self.run.write_step(record)
-        except Error as error:
-            if not is_outage(error):
-                raise
-            self.decide(error)  # not the step's failure: the task runs again
         if is_written:
             self.records[key] = record
         return is_written
