@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from string import Formatter
 from typing import Any, Final, NamedTuple, Self, cast
-from uuid import UUID
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
@@ -148,12 +147,6 @@ class Statement(NamedTuple):
         on_conflict = operations.on_conflict_suffix_sql([], OnConflict.UPDATE, changed, key)
         insert = f"INSERT INTO {operations.quote_name(model._meta.db_table)} ({names})"
         return cls(f"{insert} {select.sql} {lock} {on_conflict} {condition}", select.params)
-
-    def keys(self, alias: str, column: str) -> set[UUID]:
-        """Run the INSERT or UPDATE; return a UUID column of the rows that it has changed."""
-        name = connections[alias].ops.quote_name(column)
-        rows = self._replace(sql=f"{self.sql} RETURNING {name}").rows(alias)
-        return {key if isinstance(key, UUID) else UUID(key) for (key,) in rows}
 
     def bind(self, values: Mapping[str, Any] | None) -> list[Any]:
         """Return the parameters of one run."""

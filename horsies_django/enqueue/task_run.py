@@ -17,7 +17,7 @@ from ..core.exceptions import TaskInterrupt
 from ..core.options import Options
 from ..core.registry import name_of
 from ..core.results import OperationalCode, TaskError
-from ..core.serialization import clean_text, dumps
+from ..core.serialization import clean_text, dumps, encode
 from ..core.status import StepStatus
 from ..db.clock import database_now
 from ..models.claims import ClaimedTask, StepRecord, WorkerInfo, metadata_of
@@ -149,6 +149,12 @@ class LocalRun(TaskRun):
     def store_columns(self, **columns: Any) -> bool:
         """Do nothing: there is no row."""
         return True
+
+    def keep(self, record: StepRecord, value: Any) -> None:
+        """Keep a record with this value for the run. Raises TypeError or ValueError for one that can't be stored."""
+        where = f"the value of {record.label!r}"
+        record.result = dumps({"ok": encode(value, typed=self.is_typed, where=where)})
+        self.recorded[record.name, record.number] = record
 
     def read_steps(self) -> list[StepRecord]:
         """Return what was recorded before this run."""

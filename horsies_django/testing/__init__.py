@@ -4,7 +4,7 @@ All of it works in the calling process and on its connections, inside a ``TestCa
 recipes for each test framework.
 """
 
-from .assertions import all_enqueued, assert_enqueued, refute_enqueued
+from .assertions import all_enqueued, assert_enqueued, assert_waiting, refute_enqueued
 from .draining import Drained, adrain, arun, arun_next, drain, run, run_next
 from .sends import EnqueuedCall, captured, immediate
 from .task_context import RecordingContext, task_context
@@ -19,6 +19,7 @@ __all__ = [
     "arun",
     "arun_next",
     "assert_enqueued",
+    "assert_waiting",
     "captured",
     "drain",
     "immediate",

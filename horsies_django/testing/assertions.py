@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.backends import all_backends, reads_typed
+from ..core.backends import all_backends, config_of, reads_typed
 from ..core.compat import FrameworkTask
 from ..core.exceptions import NotRegistered
 from ..core.parameters import signature_of
@@ -62,6 +62,22 @@ def refute_enqueued(
     waiting = all_enqueued()
     if any(_matches(call, task, args, kwargs, queue) for call in waiting):
         raise AssertionError(f"{_wanted(task, args, kwargs, queue)} was enqueued. {_listed(waiting)}")
+
+
+def assert_waiting(waiting: TaskHandle[Any] | FrameworkTask[..., Any], waits_for: str) -> None:
+    """Raise AssertionError unless a task waits for ``event:<name>``, ``workflow:<id>``, ``sleep`` or ``step:<name>``.
+
+    ``waiting`` is a handle, or a task, of which one call must wait for it.
+    """
+    rows = Task.objects.using(config_of(waiting.backend).database).awaiting()
+    if isinstance(waiting, TaskHandle):
+        shown, rows = f"Task {waiting.id}", rows.filter(pk=waiting.id)
+    else:
+        shown, rows = name_of(waiting), rows.filter(task_name=name_of(waiting))
+    waits = set(rows.values_list("waits_for", flat=True))
+    if waits_for not in waits:
+        others = ", ".join(sorted(map(str, waits))) or "nothing"
+        raise AssertionError(f"{shown} does not wait for {waits_for}; it waits for {others}.")
 
 
 def _waiting(database: str) -> Any:

@@ -16,13 +16,14 @@ from ..core.compat import FrameworkTask
 from ..core.exceptions import TaskRevoked
 from ..core.ids import uuid7
 from ..core.serialization import decode, encode
-from ..core.status import TaskStatus
+from ..core.status import StepKind, StepStatus, TaskStatus
 from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
 from ..enqueue.handle import Progress
 from ..enqueue.task import HorsiesTask
 from ..enqueue.task_run import LOCAL_WORKER, LocalRun, local_claim
 from ..models import Task
+from ..models.claims import StepRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +62,16 @@ def task_context(
     scheduled_for: datetime | None = None,
     state: Any = None,
     is_cancelled: bool = False,
+    steps: Mapping[str, Any] | None = None,
+    events: Mapping[str, Sequence[Any]] | None = None,
 ) -> RecordingContext:
     """Return a context for a call of the task's function: ``import_users.func(task_context(import_users), path)``.
 
     ``attempt`` is the number of the attempt, from 1 on; ``max_attempts`` is by default the task's own. ``args`` and
     ``kwargs`` are those of ``context.task_result``, ``state`` is what an earlier attempt saved. Makes no query.
+
+    ``steps`` are the kept values of steps by name, in the order of the body; ``events`` has the payloads of events by
+    name. A wait raises :class:`~horsies_django.exceptions.TaskSuspended` unless what it waits for is there.
 
     Raises ValueError for an attempt out of range, InvalidTask for a task of another backend.
     """
@@ -107,6 +113,11 @@ def task_context(
     run = LocalRun(claim, options, is_typed=is_typed)
     if state is not None:
         run.state = encode(state, typed=is_typed, where="state")
+    for position, (name, value) in enumerate((steps or {}).items(), 1):
+        run.keep(StepRecord(name, 1, StepKind.STEP, StepStatus.COMPLETED, position=position), value)
+    for name, payloads in (events or {}).items():
+        for number, payload in enumerate(payloads, 1):
+            run.keep(StepRecord(f"event:{name}", number, StepKind.EVENT, StepStatus.UNREAD), payload)
     context = RecordingContext(task_result=result, run=run)
     if is_cancelled:
         context.cancel()
