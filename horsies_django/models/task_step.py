@@ -53,7 +53,7 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         return _insert(self.db, ends, now.offset()).run(self.db, values) > 0
 
 
-_TASK_ID: Final = models.UUIDField[Any, Any]()
+_TASK_ID: Final[models.UUIDField[Any, Any]] = models.UUIDField()
 
 _COPIED: Final = ("name", "number", "kind", "status", "result", "attempts", "position")
 
