@@ -175,19 +175,19 @@ def _preparing_cursor_class() -> type[Any]:
     return PreparingCursor
 
 
-#: The sends on a connection after which the INSERT is prepared. Preparing takes a round trip, and pays from then on.
+#: The sends and steps on a connection after which the INSERT is prepared. That takes a round trip, and pays later.
 SENDS_BEFORE: Final = 3
 
-#: The sends on each connection; infinitely few if nothing can be prepared there.
+#: The sends and steps on each connection; infinitely few if nothing can be prepared there.
 _sends: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
 
 
 def run_prepared(
     connection: BaseDatabaseWrapper, make: Callable[[bool], Statement], values: Mapping[str, Any]
 ) -> Sequence[Any] | None:
-    """Run the INSERT of a send on PostgreSQL in autocommit mode; return the first row of RETURNING.
+    """Run the INSERT of a send or a step on PostgreSQL in autocommit mode; return the first row of RETURNING, or None.
 
-    From the fourth send on a connection, the server parses and plans the INSERT once. That needs the server process
+    From the fourth on a connection, the server parses and plans the INSERT once. That needs the server process
     that the connection was made to: behind a pooler, each transaction may run in another. The third INSERT returns the
     process that runs it. A statement that the server has lost (by ``DISCARD ALL``, for example) is sent again, as is
     only possible outside a transaction. ``make`` returns the INSERT for either case: to be prepared, or not.
@@ -210,7 +210,8 @@ def run_prepared(
         return statement.first(connection.alias, values)
     sql = f"{statement.sql}{',' if statement.convert else ' RETURNING'} pg_backend_pid()"
     row = Statement(sql, statement.params, list).first(connection.alias, values)
-    assert row is not None
+    if row is None:
+        return None
     _sends[session] = SENDS_BEFORE if row[-1] == session.info.backend_pid else float("-inf")
     return row[:-1]
 

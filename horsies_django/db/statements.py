@@ -137,7 +137,8 @@ class Statement(NamedTuple):
     ) -> Self:
         """Compile an INSERT of one row of ``model`` for each of ``rows``, which it locks.
 
-        A row with the same ``key`` gets the new values of the columns ``changed``, under a ``condition`` in SQL.
+        A row with the same ``key`` gets the new values of the columns ``changed``, under a ``condition`` in SQL. It
+        returns the primary key of each row that it has written.
         """
         connection = connections[rows.db]
         operations = connection.ops
@@ -146,7 +147,8 @@ class Statement(NamedTuple):
         select = cls.part(rows.order_by().values_list(*columns.values()))
         on_conflict = operations.on_conflict_suffix_sql([], OnConflict.UPDATE, changed, key)
         insert = f"INSERT INTO {operations.quote_name(model._meta.db_table)} ({names})"
-        return cls(f"{insert} {select.sql} {lock} {on_conflict} {condition}", select.params)
+        sql = f"{insert} {select.sql} {lock} {on_conflict} {condition} RETURNING {model._meta.pk.column}"
+        return cls(sql, select.params, list)
 
     def bind(self, values: Mapping[str, Any] | None) -> list[Any]:
         """Return the parameters of one run."""

@@ -7,13 +7,13 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import Case, Q, TextField, When
-from django.db.models.functions import Cast
-from django.db.models.lookups import IsNull
+from django.db.models import Case, Q, TextField, Value, When
+from django.db.models.functions import Cast, Coalesce
+from django.db.models.lookups import Exact, IsNull
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import StepKind, StepStatus, TaskStatus
-from ..db import now
+from ..db import now, postgres
 from ..db.constraints import values_in_range
 from ..db.expressions import BoundParam, NowPlus, Param, SecondsUntil
 from ..db.fields import DateTimeField, JSONField
@@ -41,16 +41,20 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         One that waits is due ``due_in`` seconds from now; None waits without end. A record that is COMPLETED is kept,
         as is an event that nobody has read, unless this completes it: then it returns False too.
         """
+        connection = connections[self.db]
         ends = record.status in (StepStatus.COMPLETED, StepStatus.FAILED)
         values = {
-            "task_id": _TASK_ID.get_db_prep_value(claimed.task_id, connections[self.db]),
+            "task_id": _TASK_ID.get_db_prep_value(claimed.task_id, connection),
             "claim": claimed.claim,
             "worker_id": worker_id,
             **{name: getattr(record, name) for name in _COPIED},
             "seconds": -record.seconds,
             "due_in": record.due_in,
         }
-        return _insert(self.db, ends, now.offset()).run(self.db, values) > 0
+        statement = _insert(self.db, ends, now.offset())
+        if connection.vendor == "postgresql" and connection.get_autocommit():
+            return postgres.run_prepared(connection, lambda _: statement, values) is not None
+        return statement.first(self.db, values) is not None
 
 
 _TASK_ID: Final[models.UUIDField[Any, Any]] = models.UUIDField()
@@ -74,9 +78,10 @@ def _insert(alias: str, ends: bool, offset: object) -> Statement:  # the clock i
     held = tasks.objects.using(alias).filter(
         pk=_param("task_id", _TASK_ID),
         claim=_param("claim", models.BigIntegerField()),
-        claimed_by_worker_id=_param("worker_id", TextField()),
         status=TaskStatus.RUNNING,
     )
+    # Not by its index, which finds all tasks of the worker.
+    held = held.filter(Exact(Coalesce("claimed_by_worker_id", Value("")), _param("worker_id", TextField())))
     due_in = _param("due_in", models.FloatField())
     due_at = Case(When(IsNull(due_in, False), then=NowPlus(due_in)), output_field=models.DateTimeField())
     last = {"completed_at": Now()} if ends else {"due_at": due_at}
