@@ -92,6 +92,11 @@ def _huey(store: str, **more: Any) -> Peer:
     return Peer(f"huey-{store}", "huey", requirements, "huey", store, "result", variant=store, **more)
 
 
+def _durable(name: str, requirements: tuple[str, ...]) -> Peer:
+    keeps = "result, times, values of steps"
+    return Peer(name, name, (*requirements, "psycopg[binary]"), requirements[0], POSTGRES, keeps, only="steps")
+
+
 def _horsies(name: str, **more: Any) -> Peer:
     requirements = ("horsies[pg-binary]",)
     return Peer(
@@ -138,6 +143,8 @@ _ALL: Final = [
         has_coroutines=True,
         default_slots=1,
     ),
+    _durable("dbos", ("dbos",)),
+    _durable("absurd", ("absurd-sdk", "absurdctl")),
     Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", task_share=0.25),
     Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01, skips=_LOADS),
 ]

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks import probe
 from benchmarks.jobs import rows
-from horsies_django import task
+from horsies_django import TaskContext, task
 
 
 @task
@@ -54,6 +54,14 @@ async def asave(number: int) -> int:
     return await rows.asave(number)
 
 
+@task(takes_context=True)
+def steps(context: TaskContext, number: int) -> int:
+    probe.mark(number)
+    for step in range(5):
+        context.step("noop", int, step)
+    return number
+
+
 BODIES: dict[str, Any] = {
     "noop": noop,
     "sleep": sleep,
@@ -61,4 +69,5 @@ BODIES: dict[str, Any] = {
     "asleep": asleep,
     "save": save,
     "asave": asave,
+    "steps": steps,
 }

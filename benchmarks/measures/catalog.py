@@ -10,7 +10,21 @@ from ..harness import Harness
 from ..options import Options
 from ..probe import SLEEP_SECONDS
 from ..registry import POSTGRES, SQLITE, Peer
-from . import coroutines, costs, depths, drains, enqueues, idles, latencies, loads, neighbours, orms, sleeps, workflows
+from . import (
+    coroutines,
+    costs,
+    depths,
+    drains,
+    enqueues,
+    idles,
+    latencies,
+    loads,
+    neighbours,
+    orms,
+    sleeps,
+    steps,
+    workflows,
+)
 
 
 def _not_on_sqlite(peer: Peer) -> bool:
@@ -43,6 +57,10 @@ def _has_floor(peer: Peer) -> bool:
 
 def _has_workflows(peer: Peer) -> bool:
     return peer.workflows
+
+
+def _has_steps(peer: Peer) -> bool:
+    return peer.name == "horsies-django-8" or peer.only == "steps"
 
 
 def _in_table(metric: str) -> bool:
@@ -208,5 +226,13 @@ MEASURES: Final = {
         f"fan of {workflows.SMALL:,}, s",
         _has_workflows,
         lower_is_better=True,
+    ),
+    "steps": Measure(
+        f"runs of {steps.STEPS} no-op steps, whose values are kept",
+        steps.steps,
+        steps.max_tasks,
+        "runs/s",
+        _has_steps,
+        max_seconds=120.0,
     ),
 }

@@ -4,7 +4,8 @@ Each module has these functions::
 
     setup()                           create the tables in an empty database
     send(number)                      enqueue one no-op, as a web request would
-    send_many(first, count, body)     enqueue ``count`` bodies, "noop" or "sleep", in the fastest documented way
+    send_many(first, count, body)     enqueue ``count`` bodies, "noop" or "sleep", in the fastest documented way;
+                                      peers with steps also have "steps"
     count_unfinished()                return how many tasks its own store does not have as finished
     worker_commands(processes, slots) return the command line of each worker process, and the total number of slots;
                                       with ``slots`` None, use the peer's recommendation
