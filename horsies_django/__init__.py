@@ -19,7 +19,7 @@ from .core.workflow_status import (
     WorkflowTaskStatus,
 )
 from .enqueue.context import TaskContext
-from .enqueue.handle import Progress, TaskHandle, TaskInfo
+from .enqueue.handle import Progress, TaskHandle, TaskInfo, asend_events, send_events
 from .enqueue.task import HorsiesTask, register_task, task
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
@@ -104,6 +104,7 @@ __all__ = [
     "WorkflowMeta",
     "WorkflowStatus",
     "WorkflowTaskStatus",
+    "asend_events",
     "current_task",
     "reclaim",
     "recover_stuck_workflows",
@@ -111,6 +112,7 @@ __all__ = [
     "register_task",
     "register_type",
     "schedule",
+    "send_events",
     "sleep",
     "task",
     "together",

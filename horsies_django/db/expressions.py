@@ -157,7 +157,7 @@ _POSTGRES_CASTS: Final = {
 
 
 class ValueByPk(Func):
-    """The entry for the row's primary key in a JSON object, which is one parameter.
+    """The entry for the row's primary key, or for another ``column``, in a JSON object, which is one parameter.
 
     So one uniform UPDATE gives each row a value of its own, at a fraction of what ``bulk_update`` costs. The entries
     are JSON texts: a result is encoded once, where it was made.
@@ -165,8 +165,13 @@ class ValueByPk(Func):
 
     arity = 1
 
-    def __init__(self, entries: Mapping[UUID, str] | Mapping[int, str] | Param, output_field: Field[Any, Any]) -> None:
-        super().__init__(F("pk"), output_field=output_field)
+    def __init__(
+        self,
+        entries: Mapping[UUID, str] | Mapping[int, str] | Param,
+        output_field: Field[Any, Any],
+        column: str = "pk",
+    ) -> None:
+        super().__init__(F(column), output_field=output_field)
         self._entries = entries
 
     def _render(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, template: str) -> _Compiled:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from string import Formatter
 from typing import Any, Final, NamedTuple, Self, cast
+from uuid import UUID
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
@@ -149,6 +150,12 @@ class Statement(NamedTuple):
         insert = f"INSERT INTO {operations.quote_name(model._meta.db_table)} ({names})"
         sql = f"{insert} {select.sql} {lock} {on_conflict} {condition} RETURNING {model._meta.pk.column}"
         return cls(sql, select.params, list)
+
+    def keys(self, alias: str, column: str) -> set[UUID]:
+        """Run the INSERT or UPDATE; return a UUID column of the rows that it has changed."""
+        name = connections[alias].ops.quote_name(column)
+        rows = self._replace(sql=f"{self.sql} RETURNING {name}").rows(alias)
+        return {key if isinstance(key, UUID) else UUID(key) for (key,) in rows}
 
     def bind(self, values: Mapping[str, Any] | None) -> list[Any]:
         """Return the parameters of one run."""

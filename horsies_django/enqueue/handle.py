@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,6 +14,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from ..core import recent_exceptions
+from ..core.backends import config_of
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from ..core.exceptions import TaskFailed
 from ..core.ids import parse_uuid
@@ -154,6 +157,20 @@ class TaskHandle(Generic[T]):
         self._final = None
         return self._logged("task.retry", self._rows().retry())
 
+    def send_event(self, name: str, payload: Any = None) -> bool:
+        """Send an event to the body, which waits for it now or later; return whether the task was live.
+
+        Part of the current transaction: the event comes with its commit. Raises ValueError for an invalid name and for
+        a task with 1,000 events that its body has not read, TypeError or ValueError for a payload that can't be stored.
+        """
+        from ..steps import events
+
+        if events.send(config_of(self.backend), name, {self.id: payload}):
+            return True
+        if events.live(self._database, [self.id]):
+            raise ValueError(f"{self!r} has 1,000 events that its body has not read; allowed: no more.")
+        return False
+
     def _unwrapped(self, result: TaskResult[T, TaskError[Any]]) -> T:
         try:
             return result.unwrap()
@@ -182,6 +199,10 @@ class TaskHandle(Generic[T]):
     async def aretry(self) -> bool:
         """See :meth:`retry`."""
         return await sync_to_async(self.retry)()
+
+    async def asend_event(self, name: str, payload: Any = None) -> bool:
+        """See :meth:`send_event`."""
+        return await sync_to_async(self.send_event)(name, payload)
 
     @property
     def _database(self) -> str:
@@ -216,6 +237,27 @@ class TaskHandle(Generic[T]):
             message = f"Task {self.id} is {row.status} and kept no result."
             return result_reader.error(RetrievalCode.RESULT_NOT_AVAILABLE, message)
         return result_reader.read(row.result, reads_typed(self.backend, row.typed_payload))
+
+
+def send_events(payloads: Mapping[TaskHandle[Any] | UUID | str, Any], name: str) -> int:
+    """Send an event to many tasks, each with its payload; return how many have got it.
+
+    The keys are handles, or ids of tasks of the default backend. Part of the current transaction: the events come with
+    its commit. Left out are tasks that have ended or do not exist, and those with 1,000 events that their bodies have
+    not read. Raises ValueError for an invalid name or id, TypeError or ValueError for a payload that can't be stored.
+    """
+    from ..steps import events
+
+    by_backend: dict[str, dict[UUID, Any]] = defaultdict(dict)
+    for key, payload in payloads.items():
+        handle = key if isinstance(key, TaskHandle) else TaskHandle[Any](key)
+        by_backend[handle.backend][handle.id] = payload
+    return sum(len(events.send(config_of(backend), name, by_id)) for backend, by_id in by_backend.items())
+
+
+async def asend_events(payloads: Mapping[TaskHandle[Any] | UUID | str, Any], name: str) -> int:
+    """See :func:`send_events`."""
+    return await sync_to_async(send_events)(payloads, name)
 
 
 def _progress(stored: Any) -> Progress | None:

@@ -54,7 +54,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='taskstep',
-            index=models.Index(condition=models.Q(('status', 'UNREAD')), fields=['task'], name='horsies_step_unread'),
+            index=models.Index(condition=models.Q(('claim__gt', 0), ('status', 'UNREAD')), fields=['task'], name='horsies_step_came'),
         ),
         migrations.AddConstraint(
             model_name='taskstep',

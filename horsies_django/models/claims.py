@@ -89,6 +89,9 @@ def claimed_tasks(rows: Iterable[Iterable[Any]], asked_at: float) -> list[Claime
 #: Maximum characters of a step's name, with the prefix of its kind.
 NAME_LENGTH: Final = 255
 
+#: The start of what a task waits for, before the id of a workflow or a batch.
+WORKFLOW_WAIT: Final = "workflow:"
+
 
 @dataclass(slots=True)
 class StepRecord:

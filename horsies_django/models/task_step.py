@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import Case, Q, TextField, Value, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce
-from django.db.models.lookups import Exact, IsNull
+from django.db.models.lookups import Exact, IsNull, LessThan
 from django.utils.translation import gettext_lazy as _
 
-from ..core.status import StepKind, StepStatus, TaskStatus
+from ..core.status import TASK_LIVE_STATES, StepKind, StepStatus, TaskStatus
 from ..db import now, postgres
 from ..db.constraints import values_in_range
-from ..db.expressions import BoundParam, NowPlus, Param, SecondsUntil
+from ..db.expressions import BoundParam, NowPlus, Param, SecondsUntil, ValueByPk
 from ..db.fields import DateTimeField, JSONField
 from ..db.now import Now
 from ..db.statements import Statement
@@ -56,6 +57,47 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
             return postgres.run_prepared(connection, lambda _: statement, values) is not None
         return statement.first(self.db, values) is not None
 
+    def give_event(self, name: str, payloads: Mapping[UUID, str]) -> set[UUID]:
+        """WAITING → UNREAD for tasks that wait for an event, with payloads as JSON results; return those tasks.
+
+        No task's row is locked. A body whose wait times out meanwhile decides by the lock of the record.
+        """
+        live = _tasks().using(self.db).filter(pk=OuterRef("task"), status__in=sorted(TASK_LIVE_STATES))
+        waiting = self.filter(Exists(live), task__in=payloads, name=name, status=StepStatus.WAITING)
+        result = ValueByPk(payloads, models.JSONField(), "task_id")
+        return Statement.update(waiting, status=StepStatus.UNREAD, result=result).keys(self.db, "task_id")
+
+    def add_event(self, name: str, payloads: Mapping[UUID, str]) -> set[UUID]:
+        """Write an event under its next number, for live tasks that do not wait for it; return those tasks.
+
+        Left out are tasks with too many unread events, and those to which another sender writes the same number, or
+        which begin to wait under it: the unique constraint decides.
+        """
+        steps = self.filter(task=OuterRef("pk")).order_by()
+        of_name = steps.filter(name=name)
+        unread = steps.filter(status=StepStatus.UNREAD).values("task").annotate(count=Count("pk")).values("count")
+        tasks = _tasks().using(self.db).filter(pk__in=payloads, status__in=sorted(TASK_LIVE_STATES))
+        columns = {
+            "task_id": F("pk"),
+            "name": Value(name),
+            "number": Coalesce(Subquery(of_name.order_by("-number").values("number")[:1]), 0) + 1,
+            "kind": Value(StepKind.EVENT.value),
+            "status": Value(StepStatus.UNREAD.value),
+            "result": ValueByPk(payloads, models.JSONField()),
+            "attempts": Value(1),
+            "attempt": Value(0),
+            "claim": Value(0),
+            "started_at": Now(),
+        }
+        free = tasks.filter(
+            ~Exists(of_name.filter(status=StepStatus.WAITING)),
+            LessThan(Coalesce(Subquery(unread), 0), MAX_UNREAD),
+        )
+        return Statement.insert(TaskStep, free, columns).keys(self.db, "task_id")
+
+
+#: Maximum events of a task that its body has not read.
+MAX_UNREAD: Final = 1_000
 
 _TASK_ID: Final[models.UUIDField[Any, Any]] = models.UUIDField()
 
@@ -74,11 +116,14 @@ _MAY_CHANGE: Final = (
 @lru_cache(maxsize=16)
 def _insert(alias: str, ends: bool, offset: object) -> Statement:  # the clock is part of the SQL
     """Return the INSERT of a record, which takes the columns of its task from the locked row."""
-    tasks: Any = TaskStep._meta.get_field("task").related_model
-    held = tasks.objects.using(alias).filter(
-        pk=_param("task_id", _TASK_ID),
-        claim=_param("claim", models.BigIntegerField()),
-        status=TaskStatus.RUNNING,
+    held = (
+        _tasks()
+        .using(alias)
+        .filter(
+            pk=_param("task_id", _TASK_ID),
+            claim=_param("claim", models.BigIntegerField()),
+            status=TaskStatus.RUNNING,
+        )
     )
     # Not by its index, which finds all tasks of the worker.
     held = held.filter(Exact(Coalesce("claimed_by_worker_id", Value("")), _param("worker_id", TextField())))
@@ -86,14 +131,19 @@ def _insert(alias: str, ends: bool, offset: object) -> Statement:  # the clock i
     due_at = Case(When(IsNull(due_in, False), then=NowPlus(due_in)), output_field=models.DateTimeField())
     last = {"completed_at": Now()} if ends else {"due_at": due_at}
     columns = {
-        "task_id": models.F("pk"),
-        "claim": models.F("claim"),
-        "attempt": models.F("attempt"),
+        "task_id": F("pk"),
+        "claim": F("claim"),
+        "attempt": F("attempt"),
         **{name: _param(name, cast("models.Field[Any, Any]", TaskStep._meta.get_field(name))) for name in _COPIED},
         "started_at": NowPlus(_param("seconds", models.FloatField())),
         **last,
     }
     return Statement.upsert(TaskStep, held, columns, ("task_id", "name", "number"), (*_CHANGED, *last), _MAY_CHANGE)
+
+
+def _tasks() -> Any:
+    """Return the manager of tasks."""
+    return cast("Any", TaskStep._meta.get_field("task").related_model).objects
 
 
 def _param(name: str, field: models.Field[Any, Any]) -> BoundParam:
@@ -135,8 +185,8 @@ class TaskStep(models.Model):
         verbose_name = _("step")
         verbose_name_plural = _("steps")
         indexes = [
-            # The reaper wakes tasks whose event came while its sender died.
-            models.Index(fields=["task"], condition=Q(status=StepStatus.UNREAD), name="horsies_step_unread"),
+            # The reaper wakes tasks whose event came while its sender died. An event that came first has no claim.
+            models.Index(fields=["task"], condition=Q(status=StepStatus.UNREAD, claim__gt=0), name="horsies_step_came"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["task", "name", "number"], name="horsies_step_is_recorded_once"),

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.db import Error, IntegrityError, OperationalError, connections, models, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, TextField, Value, When
-from django.db.models.functions import Cast, Greatest
+from django.db.models.functions import Cast, Greatest, Replace, Substr
 
 from ..core import lifecycle
 from ..core.current_task import atomic_task_id
@@ -27,6 +27,7 @@ from ..core.serialization import clean_text
 from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, StepKind, StepStatus, TaskStatus
 from ..core.unique import UniqueUntil
+from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
@@ -35,6 +36,7 @@ from ..db.on_commit import on_commit_robust
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import not_past_deadline
 from .claims import (
+    WORKFLOW_WAIT,
     ClaimedTask,
     ClaimRef,
     Completion,
@@ -49,6 +51,7 @@ from .release_blocked import IS_LIMITED, release_after_commit
 from .retention import kept_until
 from .subscribers import subscribers
 from .task_step import TaskStep
+from .workflow import Workflow
 
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the base class below names it
@@ -312,22 +315,44 @@ class TaskQuerySet(OperatorActions["Task"]):
         values |= {"checkpoint": None, "progress": None, "unknown_to": None}
         return self._reschedule(lifecycle.RESTART, [end], worker_id, **values)
 
-    def wake_if_come(self) -> int:
-        """Wake those of these waiting tasks for which an event has come that they have not read; return how many."""
-        unread = TaskStep.objects.using(self.db).filter(
-            task=OuterRef("pk"), name=OuterRef("waits_for"), status=StepStatus.UNREAD
-        )
-        return self.filter(Exists(unread)).wake()
+    def wake_if_come(self) -> None:
+        """Wake those of these tasks for which that has come what they wait for."""
+        self.whose_event_came().wake()
+        self.whose_workflow_ended().wake()
+
+    def whose_event_came(self) -> TaskQuerySet:
+        """Waiting tasks whose event has come: it took the place of the record of their wait, with its claim."""
+        came = TaskStep.objects.using(self.db).filter(status=StepStatus.UNREAD, claim__gt=0)
+        return self.pending().filter(Exists(came.filter(task=OuterRef("pk"), name=OuterRef("waits_for"))))
+
+    def whose_workflow_ended(self) -> TaskQuerySet:
+        """Waiting tasks whose workflow or batch has ended."""
+        hexadecimal = Replace(Substr("waits_for", len(WORKFLOW_WAIT) + 1), Value("-"), Value(""))
+        is_workflow = Q(waits_for__gte=WORKFLOW_WAIT, waits_for__lt=WORKFLOW_WAIT[:-1] + chr(ord(":") + 1))
+        key = Case(When(is_workflow, then=Cast(hexadecimal, models.UUIDField())))
+        ended = Workflow.objects.using(self.db).filter(pk=OuterRef("key"), status__in=sorted(WORKFLOW_TERMINAL_STATES))
+        return self.pending().filter(is_workflow).alias(key=key).filter(Exists(ended))
+
+    def wake_after_commit(self, names: Collection[str]) -> None:
+        """Wake those of these tasks that wait for one of these names, once the current transaction has committed."""
+        if names:
+            on_commit_robust(self.db, self.filter(waits_for__in=names).wake)
 
     def wake(self) -> int:
-        """Make these waiting tasks due now; return how many."""
-        rows = self.pending().filter(waits_for__isnull=False)
-        limited = rows.limit_keys()
-        values = {"deferred": IS_LIMITED, "blocked": IS_LIMITED, "waits_for": None}
-        count = rows.update(enqueued_at=Now(), **values)
+        """Make these waiting tasks due now; return how many. Locked ones are left to the reaper.
+
+        A task that a paused workflow holds back goes on waiting for that.
+        """
+        waiting = self.pending().filter(waits_for__isnull=False)
+        stays = Case(When(Q(limit_key__isnull=False) | Q(blocked=True), then=Value(True)), default=Value(False))
+        with transaction.atomic(using=self.db):
+            limits = dict(waiting.lock().values_list("pk", "limit_key"))
+            rows = self.all_rows().pending().filter(pk__in=limits, waits_for__isnull=False)
+            values = {"deferred": stays, "blocked": stays, "waits_for": None}
+            count = rows.update(enqueued_at=Now(), **values) if limits else 0
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
-            release_after_commit(self.db, limited)
+            release_after_commit(self.db, limits.values())
         return count
 
     def release_unknown(self, ends: Sequence[Completion], worker_id: str) -> int:

@@ -20,3 +20,17 @@ def waits(context: TaskContext, name: str = "approved", timeout: float | None = 
         except WaitTimeout:
             payloads.append("late")
     return payloads
+
+
+@task
+def ends() -> None:
+    """End at once."""
+
+
+@task(takes_context=True)
+def restarts_after_an_event(context: TaskContext, payloads: list[Any] | None = None) -> list[Any]:
+    """Collect three events, each in a run of its own."""
+    payloads = [*(payloads or []), context.wait_event("approved")]
+    if len(payloads) < 3:
+        context.restart(payloads=payloads)
+    return payloads
