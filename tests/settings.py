@@ -16,6 +16,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 #: Modules that workers in other processes import.
 MODULES = [
     "tests.admin.page_jobs",
+    "tests.admin.step_jobs",
     "tests.worker.atomic.jobs",
     "tests.batches.jobs",
     "tests.chaos.jobs",

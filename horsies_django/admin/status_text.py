@@ -9,8 +9,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
-from ..models import Task
+from ..models import Task, Workflow
 from ..ops.task_states import Wait, wait_of
+from .formatting import cut, short
+from .links import Links
 
 
 def status_badge(row: Any) -> SafeString:
@@ -28,6 +30,7 @@ _WAITS: Final = {
     Wait.RETRYING: gettext_lazy("retrying"),
     Wait.AGGREGATING: gettext_lazy("aggregating"),
     Wait.SCHEDULED: gettext_lazy("scheduled"),
+    Wait.AWAITING: gettext_lazy("awaiting"),
 }
 
 
@@ -35,3 +38,11 @@ def wait_text(task: Task, now: datetime) -> str:
     """Return what a pending task waits for; empty for other tasks. ``now`` is the database's current time."""
     wait = wait_of(task, now)
     return "" if wait is None else str(_WAITS[wait])
+
+
+def wait_link(waits_for: str, links: Links) -> SafeString | str:
+    """Return what a task that has begun waits for: a link to its workflow, or to the tasks that wait for the same."""
+    kind, _colon, key = waits_for.partition(":")
+    if kind == "workflow":
+        return format_html("workflow:{}", links.to(Workflow, key, short(key)))
+    return links.to_list(Task, cut(waits_for), waits_for=waits_for)

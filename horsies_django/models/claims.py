@@ -92,6 +92,9 @@ NAME_LENGTH: Final = 255
 #: The start of what a task waits for, before the id of a workflow or a batch.
 WORKFLOW_WAIT: Final = "workflow:"
 
+#: Seconds after which a wait without a timeout goes on at the latest: a hundred years.
+FOREVER: Final = 100 * 365 * 86_400.0
+
 
 @dataclass(slots=True)
 class StepRecord:

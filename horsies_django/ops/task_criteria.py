@@ -32,6 +32,7 @@ BY_STATE: Final[Mapping[str, Criteria]] = {
     "scheduled": Criteria(_PENDING & filters.IS_SCHEDULED, scopes.DEFERRED),
     "aggregating": Criteria(_PENDING & filters.IS_AGGREGATING, scopes.DEFERRED),
     "retrying": Criteria(_PENDING & filters.IS_RETRYING, scopes.DEFERRED),
+    "awaiting": Criteria(_PENDING & filters.IS_AWAITING, scopes.AWAITING),
     "active": Criteria(filters.IS_HELD, scopes.HELD),
     **{status.lower(): Criteria(Q(status=status), scopes.of_status(status)) for status in TaskStatus.values},
 }
@@ -46,6 +47,11 @@ def in_states(states: Iterable[State]) -> Criteria:
 def in_queue(name: str) -> Criteria:
     """Match the tasks in a queue."""
     return Criteria(Q(queue_name=name), queue=name)
+
+
+def awaiting(waits_for: str) -> Criteria:
+    """Match the tasks that wait for this, such as ``event:approved``."""
+    return Criteria(_PENDING & filters.IS_AWAITING & Q(waits_for=waits_for), scopes.awaiting(waits_for))
 
 
 def of_task(name: str) -> Criteria:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
 from ..core.status import TaskStatus
+from ..models.claims import FOREVER
 
 
 class State(StrEnum):
-    """The state of a task. Each task is in exactly one; the first four are kinds of PENDING."""
+    """The state of a task. Each task is in exactly one; the first five are kinds of PENDING."""
 
     SCHEDULED = "scheduled"
     AGGREGATING = "aggregating"
     PENDING = "pending"
     RETRYING = "retrying"
+    AWAITING = "awaiting"
     CLAIMED = "claimed"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -28,7 +30,8 @@ class State(StrEnum):
 class Wait(StrEnum):
     """What a PENDING task waits for, as far as its row shows. Every text about a waiting task agrees with this.
 
-    A limit blocks a task, and a paused workflow suspends one that a worker had claimed.
+    A limit blocks a task, and a paused workflow suspends one that a worker had claimed. One that is *awaiting* has
+    begun and waits for an event, a workflow or a time.
     """
 
     OVERDUE = "overdue"
@@ -38,10 +41,11 @@ class Wait(StrEnum):
     RETRYING = "retrying"
     AGGREGATING = "aggregating"
     SCHEDULED = "scheduled"
+    AWAITING = "awaiting"
 
 
-#: States of tasks that have not started and that no worker holds.
-WAITING: Final = frozenset({State.SCHEDULED, State.AGGREGATING, State.PENDING, State.RETRYING})
+#: States of tasks that have not ended and that no worker holds.
+WAITING: Final = frozenset({State.SCHEDULED, State.AGGREGATING, State.PENDING, State.RETRYING, State.AWAITING})
 
 #: States of tasks that a worker holds.
 HELD: Final = frozenset({State.CLAIMED, State.RUNNING})
@@ -77,6 +81,8 @@ def state_of(row: Any, now: datetime) -> State | str:
         return State(row.status.lower()) if row.status in TaskStatus.values else row.status
     if row.enqueued_at <= now:
         return State.PENDING
+    if row.waits_for is not None:
+        return State.AWAITING
     if row.next_retry_at is not None:
         return State.RETRYING
     return State.AGGREGATING if row.group_key is not None and row.claim == 0 else State.SCHEDULED
@@ -91,3 +97,9 @@ def wait_of(row: Any, now: datetime) -> Wait | None:
     if row.blocked:
         return Wait.SUSPENDED if row.limit_key is None else Wait.BLOCKED
     return Wait.DUE if (state := state_of(row, now)) is State.PENDING else Wait(state)
+
+
+def waits_until(row: Any, now: datetime) -> datetime | None:
+    """Return when the wait of an awaiting row ends at the latest; None if it has no end."""
+    moment: datetime = row.due_at
+    return None if moment - now > timedelta(seconds=FOREVER / 2) else moment

@@ -37,7 +37,7 @@ from ..core.retry import RetryPolicy
 from ..core.serialization import check_size, clean_text, decode, dumps, encode
 from ..core.status import StepKind, StepStatus
 from ..db.errors import is_outage
-from ..models.claims import NAME_LENGTH, ClaimedTask, StepRecord
+from ..models.claims import FOREVER, NAME_LENGTH, ClaimedTask, StepRecord
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -47,9 +47,6 @@ MAX_RECORDS: Final = 10_000
 #: Seconds up to which a sleep, and a step's wait for its next try, keep the slot.
 SHORT_SLEEP: Final = 1.0
 SHORT_BACKOFF: Final = 5.0
-
-#: Seconds after which a wait without a timeout goes on at the latest: a hundred years.
-FOREVER: Final = 100 * 365 * 86_400.0
 
 #: How the names of records begin that are not those of steps.
 _RESERVED: Final = ("event:", "patch:", "workflow:", "sleep")

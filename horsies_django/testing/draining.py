@@ -24,11 +24,11 @@ from ..db.expressions import NowPlus
 from ..db.now import Now
 from ..enqueue.handle import TaskHandle
 from ..models import Task, TaskStep
+from ..models.claims import FOREVER
 from ..models.filters import IS_AGGREGATING, IS_AWAITING, IS_RETRYING, IS_SCHEDULED
 from ..models.operator_actions import ENGINE_TASK_PREFIX
 from ..reaper.duties import DUTIES, run_pass
 from ..schedules.scheduler import Scheduler
-from ..steps.replay import FOREVER
 from ..worker.config import WorkerConfig
 from ..worker.execution import ExecutionResult
 from ..worker.inline import InlineWorker

@@ -31,6 +31,10 @@ def _scheduled() -> Task:
     return _task(deferred=True, enqueued_at=LATER)
 
 
+def _awaiting() -> Task:
+    return _task(deferred=True, enqueued_at=LATER, claim=1, waits_for="event:approved")
+
+
 def _running() -> Task:
     return _task(
         status="RUNNING",
@@ -98,7 +102,7 @@ def _error_group() -> Model:
 
 #: By model name. A proxy model uses the rows of its concrete model.
 MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
-    "task": (_waiting, _scheduled, _running, _failed),
+    "task": (_waiting, _scheduled, _awaiting, _running, _failed),
     "workflow": (_workflow, _paused_workflow, _cancelled_workflow),
     "queue": (lambda: Queue.objects.create(name="free"), lambda: Queue.objects.create(name="held", paused=True)),
     "schedule": (

@@ -39,7 +39,7 @@ def test_the_json_status_is_one_object_with_counts_queues_and_workers(worker, ma
     assert process.wait() == 0
     found = json.loads(process.output)
     waits = {"oldest_waits", "oldest_blocked_waits"}
-    waits |= {f"{name}_is_at_least" for name in waits}
+    waits |= {f"{name}_is_at_least" for name in waits} | {"waiting_for"}
     assert (
         set(found) == {"counts", "queues", "queues_are_more", "workers", "workflows", "reaper", "clock_behind"} | waits
     )

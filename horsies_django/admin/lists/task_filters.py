@@ -24,7 +24,7 @@ from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset import scopes
 from ...ops.keyset.criteria import Criteria
 from ...ops.keyset.scopes import IndexRange, ScanScope
-from ...ops.task_criteria import BY_STATE, in_error_group
+from ...ops.task_criteria import BY_STATE, awaiting, in_error_group
 from ..base import queue_database
 from ..links import can_view
 from .choice_filters import ChoiceFilter, FoldedFilter, LinkedFilter, form_of
@@ -51,6 +51,7 @@ _STATE_LABELS: Final = {
     "scheduled": _("Scheduled"),
     "aggregating": _("Aggregating"),
     "retrying": _("Retrying"),
+    "awaiting": _("Awaiting"),
     "active": _("Active"),
 }
 
@@ -238,6 +239,21 @@ class LimitFilter(LinkedFilter):
         """The tasks that wait for a limit have an index."""
         rows = Q(status=TaskStatus.PENDING, blocked=True, limit_key=choice)
         return Criteria(rows & not_past_deadline(), ScanScope((IndexRange(rows, ("-priority", "enqueued_at", "pk")),)))
+
+
+class WaitsForFilter(LinkedFilter):
+    """Filters tasks that have begun by what they wait for, such as ``event:approved``."""
+
+    title = _("waits for")
+    parameter_name = "waits_for"
+
+    def is_valid(self, value: str) -> bool:
+        """Return whether a task can wait for this."""
+        return 0 < len(value) <= 300 and "\0" not in value
+
+    def criteria_of(self, choice: str) -> Criteria:
+        """The tasks that wait for the same have an index."""
+        return awaiting(choice)
 
 
 class ScheduleFilter(LinkedFilter):

@@ -37,11 +37,12 @@ from ..lists.task_filters import (
     ScheduleFilter,
     StateFilter,
     WaitedFilter,
+    WaitsForFilter,
     WorkerFilter,
 )
 from ..lists.time_filters import EndedFilter, SentFilter
 from .columns import HELD_STATES, IS_QUEUE_PAUSED, TaskColumns
-from .task_actions import CANCEL_RUNNING, RETRY, TASK_ACTIONS, MoveForm
+from .task_actions import CANCEL_RUNNING, RETRY, TASK_ACTIONS, MoveForm, TaskEventForm
 
 if TYPE_CHECKING:
     from ..lists.search import Search
@@ -75,6 +76,7 @@ class TaskAdmin(TaskColumns, SearchAdmin, ActionAdmin):
         WorkerFilter,
         ScheduleFilter,
         LimitFilter,
+        WaitsForFilter,
     )
     ordering = ("-id",)
     sortable_by = ()
@@ -146,9 +148,9 @@ class TaskAdmin(TaskColumns, SearchAdmin, ActionAdmin):
         return parse_search(text)
 
     def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
-        """Fill in the form's current values if one task is moved."""
+        """Fill in the current values if one task is moved, and what the tasks wait for if an event is sent."""
         form = super()._action_form(action, request, rows)
-        if isinstance(form, MoveForm) and not _is_across(request):
+        if isinstance(form, MoveForm | TaskEventForm) and not _is_across(request):
             form.show_current(rows)
         return form
 

@@ -134,7 +134,7 @@ class TaskChangeList(KeysetChangeList):
 
     state_filter_class = StateFilter
     sums_of_states: ClassVar = frozenset({"pending", "active"})
-    rare_states: ClassVar = frozenset({"aggregating", "blocked", "claimed"})
+    rare_states: ClassVar = frozenset({"aggregating", "blocked", "claimed", "awaiting"})
 
     def state_counts(self) -> Mapping[str, Count]:
         """Return the number of tasks in each state; nothing if a filter or the search narrows the list.
@@ -146,7 +146,7 @@ class TaskChangeList(KeysetChangeList):
             return {}
         only = None if kinds is None or kinds.selected == "all" else kinds.criteria.rows
         counts = count_by_state(self.root_queryset.db, only)
-        not_due = (counts[state] for state in ("scheduled", "aggregating", "retrying"))
+        not_due = (counts[state] for state in ("scheduled", "aggregating", "retrying", "awaiting"))
         return {**counts, "pending": sum(not_due, counts["pending"])}  # the list has every task of the status
 
     @property

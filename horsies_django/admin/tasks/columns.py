@@ -20,10 +20,10 @@ from django.utils.translation import gettext_lazy as _
 from ...core.numbers import format_duration
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...models import Queue, Task, Workflow
-from ...ops.task_states import Wait, wait_of
+from ...ops.task_states import Wait, wait_of, waits_until
 from ..ages import age, relative_time
 from ..formatting import cell, progress_bar, short, short_id
-from ..status_text import status_badge, wait_text
+from ..status_text import status_badge, wait_link, wait_text
 
 if TYPE_CHECKING:
     from .changelist import LastError
@@ -42,15 +42,18 @@ class TaskColumns:
     """The columns of the task list. :func:`.changelist.complete_rows` has added what they need."""
 
     @admin.display(description=_("state"))
-    def shown_state(self, task: Task) -> SafeString:
-        """The state, and the time that fits it: when the task ended, began, was claimed or is due."""
+    def shown_state(self, task: Any) -> SafeString:
+        """The state, what it waits for, and the time that fits: when it ended, began, was claimed or is due."""
         now = _now(task)
-        moment, word = _moment_of(task), wait_text(task, now)
-        if wait_of(task, now) is Wait.OVERDUE:
-            moment = task.good_until
+        moment, word, waits_for = _moment_of(task), wait_text(task, now), ""
+        match wait_of(task, now):
+            case Wait.OVERDUE:
+                moment = task.good_until
+            case Wait.AWAITING:
+                moment, waits_for = waits_until(task, now), wait_link(task.waits_for, task.page_links)
         mark = '<span class="horsies-status horsies-status-pending">{}</span>'
         badge = format_html(mark, word[:1].upper() + word[1:]) if word else status_badge(task)
-        return cell(badge, relative_time(moment, now) if moment else "")
+        return cell(badge, waits_for, relative_time(moment, now) if moment else "")
 
     @admin.display(description=_("task"))
     def shown_name(self, task: Task) -> SafeString:

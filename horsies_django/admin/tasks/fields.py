@@ -20,14 +20,15 @@ from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
 from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask
 from ...ops.diagnosis.retries import describe_retry_policy
+from ...ops.diagnosis.waiting import waits_since
 from ...ops.payload_view.contents import PARTS, contents_of, decode
 from ...ops.task_options import describe_retention
-from ...ops.task_states import State, state_of
+from ...ops.task_states import State, state_of, waits_until
 from ..ages import counted
 from ..base import QueueModelAdmin
 from ..formatting import as_json, copy_button, format_time, masked_json, progress_bar, time_column
 from ..links import Links, schedule_link
-from ..status_text import status_badge, wait_text
+from ..status_text import status_badge, wait_link, wait_text
 from .attempts import is_single_run, latest_attempts, process_of
 from .columns import with_pause
 
@@ -40,7 +41,8 @@ _AT_ONCE: Final = timedelta(milliseconds=1)
 
 def _is_due_shown(task: Any) -> bool:
     """Return whether its first attempt is due later than it was sent."""
-    return task.attempt <= 1 and abs(task.enqueued_at - task.sent_at) > _AT_ONCE and not _is_retrying(task)
+    is_later = task.attempt <= 1 and abs(task.enqueued_at - task.sent_at) > _AT_ONCE
+    return is_later and task.waits_for is None and not _is_retrying(task)
 
 
 def _is_retrying(task: Any) -> bool:
@@ -87,6 +89,15 @@ class TaskFields:
     def page_status(self, task: Any) -> SafeString:
         """The status, and what a pending task waits for."""
         return format_html('{} <span class="quiet">{}</span>', status_badge(task), wait_text(task, task.read_at))
+
+    @admin.display(description=_("waits for"))
+    def page_waits_for(self, task: Any) -> SafeString | str:
+        """What a task that has begun waits for, since when, and until when at the latest."""
+        if state_of(task, task.read_at) != State.AWAITING:
+            return ""
+        moments = ((gettext("since %s"), waits_since(task)), (gettext("until %s"), waits_until(task, task.read_at)))
+        times = ", ".join(words % format_time(moment, exactly=False) for words, moment in moments if moment)
+        return format_html('{} <span class="quiet">{}</span>', wait_link(task.waits_for, self.links), times)
 
     @admin.display(description=_("id"))
     def page_id(self, task: Task) -> SafeString:

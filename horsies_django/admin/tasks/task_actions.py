@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from django import forms
 from django.db.models import QuerySet
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
-from ...core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
+from ...core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask, task_backends
 from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from ...core.workflow_status import WorkflowStatus
+from ...enqueue.handle import TaskHandle, send_events
 from ...models import Task, WorkflowTask
 from ...models.transitions import TaskQuerySet
 from ..actions.admin_action import AdminAction
+from ..workflows.workflow_actions import EventAction, EventForm
+
+#: How what a task waits for begins if that is an event, and maximum tasks whose events are suggested.
+EVENT_PREFIX: Final = "event:"
+MAX_SUGGESTED: Final = 100
 
 
 class MoveForm(forms.Form):
@@ -72,6 +79,34 @@ class MoveForm(forms.Form):
         if not self.errors and values["queue_name"] is None and values["priority"] is None:
             raise forms.ValidationError(_("Select another queue, enter another priority, or both."))
         return values
+
+
+class TaskEventForm(EventForm):
+    """The name and payload of an event for tasks; it starts with the name that they wait for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["payload"].help_text = _('JSON, e.g. {"ok": true} or "yes". context.wait_event() returns it.')
+
+    def show_current(self, tasks: QuerySet[Any]) -> None:
+        """Suggest the events that some of the tasks wait for."""
+        waits = tasks.order_by().filter(waits_for__startswith=EVENT_PREFIX).values_list("waits_for", flat=True)
+        self.suggest(sorted({name.removeprefix(EVENT_PREFIX) for name in waits[:MAX_SUGGESTED]}))
+
+
+class TaskEventAction(EventAction):
+    """Sends an event to tasks."""
+
+    def skipped_reason(self, rows: QuerySet[Any]) -> str:
+        """Say which tasks get no event."""
+        return gettext("A task that has ended, or that has 1,000 events to read, gets none.")
+
+
+def _send_event(rows: TaskQuerySet, name: str, payload: Any) -> int:
+    handles = [TaskHandle[Any](key, backend=backend) for key, backend in rows.values_list("pk", "backend")]
+    with suppress(InvalidTask):  # a backend that the settings no longer have
+        return send_events(dict.fromkeys(handles, payload), name)
+    return 0
 
 
 def _known_queues() -> list[str] | None:
@@ -141,7 +176,9 @@ RUN_NOW: Final = AdminAction(
     list_label=_("Run scheduled and retrying tasks now"),
     act=TaskQuerySet.run_now,
     message=lambda count: ngettext("%d task is now due.", "%d tasks are now due.", count),
-    has_button=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.blocked,
+    has_button=lambda task: (
+        task.status == TaskStatus.PENDING and task.deferred and not task.blocked and task.waits_for is None
+    ),
     statuses=(TaskStatus.PENDING,),
     logged_columns=("enqueued_at",),
 )
@@ -156,6 +193,19 @@ MOVE: Final = AdminAction(
     statuses=(TaskStatus.PENDING,),
     logged_columns=("queue_name", "priority"),
     form=MoveForm,
+)
+
+SEND_EVENT: Final = TaskEventAction(
+    name="send_event",
+    label=_("Send event"),
+    question=_("Send an event to %(rows)s?"),
+    list_label=_("Send an event to selected tasks"),
+    act=_send_event,
+    message=lambda count: ngettext("Event sent to %d task.", "Event sent to %d tasks.", count),
+    has_button=lambda task: task.waits_for is not None and task.waits_for.startswith(EVENT_PREFIX),
+    statuses=TASK_LIVE_STATES,
+    logged_columns=(),
+    form=TaskEventForm,
 )
 
 DELETE: Final = AdminAction(
@@ -173,4 +223,4 @@ DELETE: Final = AdminAction(
 )
 
 #: In the order of the buttons.
-TASK_ACTIONS: Final = (RETRY, RUN_NOW, MOVE, CANCEL, CANCEL_RUNNING, DELETE)
+TASK_ACTIONS: Final = (RETRY, SEND_EVENT, RUN_NOW, MOVE, CANCEL, CANCEL_RUNNING, DELETE)

@@ -35,6 +35,7 @@ from .attempts import (
     timeline,
 )
 from .fields import TaskFields
+from .steps import step_table
 
 #: The id of the block with the traceback at the top of the page.
 TRACEBACK: Final = "horsies-traceback-text"
@@ -58,6 +59,7 @@ STATE: Final = Section(
     _("State and times"),
     (
         "page_status",
+        "page_waits_for",
         "page_attempts",
         "page_progress",
         "sent_at",
@@ -127,6 +129,7 @@ class TaskPage(TaskFields):
             "bars": bars,
             "legend": legend,
             "width": WIDTH,
+            "steps": step_table(task),
             "attempts": attempt_rows(task, links),
             "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
             "max_message": MAX_MESSAGE,

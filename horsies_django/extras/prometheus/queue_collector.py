@@ -136,6 +136,7 @@ _QUEUE_GAUGES: Final = {
     "running": "Tasks that a worker holds, claimed or running.",
     "scheduled": "Tasks that are due later.",
     "retrying": "Tasks that wait for a retry.",
+    "awaiting": "Tasks that have begun and wait for an event, a workflow or a time; a lower bound if there are many.",
     "paused": "Whether the queue is paused; of several queues, how many are.",
 }
 
@@ -152,6 +153,7 @@ def _queue_values(queue: QueueMetrics) -> dict[str, float | None]:
         "running": queue.status.held,
         "scheduled": queue.counts["scheduled"].number,
         "retrying": queue.counts["retrying"].number,
+        "awaiting": queue.counts["awaiting"].number,
         "paused": queue.status.is_paused,
     }
 

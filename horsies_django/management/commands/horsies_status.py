@@ -90,6 +90,11 @@ class Command(QueueCommand):
 def _lines(snapshot: MetricsSnapshot) -> Iterable[str]:
     states = [(_WORDS.get(name, name), _number(count)) for name, count in snapshot.counts.items()]
     yield from table(("state", "tasks"), states, 1)
+    if snapshot.waits:
+        yield ""
+        yield from table(
+            ("waiting for", "tasks"), [(name, _number(count)) for name, count in snapshot.waits.items()], 1
+        )
     yield ""
     yield from table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
     if snapshot.is_more_queues:

@@ -14,7 +14,7 @@ from horsies_django.core.printable import one_line
 from horsies_django.management.base import table
 from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
-from horsies_django.ops.task_states import WAITING, Wait
+from horsies_django.ops.task_states import WAITING, State, Wait, waits_until
 
 from ...core.numbers import format_brief, format_relative
 from .act import parse_count, parse_filters, parse_ids
@@ -79,13 +79,15 @@ def _group(task: TaskSummary) -> str:
 
 
 def _state(task: TaskSummary) -> str:
-    note = "orphaned" if task.is_orphaned else task.wait
+    note = "orphaned" if task.is_orphaned else task.waits_for or task.wait
     return str(task.state) if note in (None, Wait.DUE, task.state) else f"{task.state} ({note})"
 
 
 def _when(task: TaskSummary) -> str:
     if task.ended_at is not None:
         return format_relative((task.seen_at - task.ended_at).total_seconds())
+    if task.state is State.AWAITING and waits_until(task, task.seen_at) is None:
+        return ""
     if task.state in WAITING or task.started_at is None:
         return format_relative((task.seen_at - task.due_at).total_seconds())
     return format_brief(task.seen_at - task.started_at)

@@ -16,16 +16,17 @@ from django.utils.translation import ngettext
 from ...core.compat import task_backends
 from ...core.numbers import fill_numbers, format_duration, format_lower_bound, format_relative
 from ...core.options import Options
-from ...core.status import BeatRole, TaskStatus
+from ...core.status import BeatRole, StepStatus, TaskStatus
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...db.fields import indexes_in, strings_in
 from ...db.now import Now
 from ...enqueue.backend import HorsiesBackend
-from ...models import Heartbeat, Queue, Task, Worker, Workflow, WorkflowTask
+from ...models import Heartbeat, Queue, Task, TaskStep, Worker, Workflow, WorkflowTask
 from ...models.claim.query import DUE_AT
 from ...models.release_blocked import UNOCCUPIED, occupancy_of, room_of, with_first_task
 from ...models.transitions import TaskQuerySet
 from ..queue_status import queue_status
+from ..task_states import waits_until
 
 #: Upper bound for counting tasks ahead in the queue and tasks that workers hold.
 MAX_COUNTED: Final = 1_000
@@ -87,10 +88,29 @@ class ReasonCode(TextChoices):
     WAITS_FOR_NODES = "WAITS_FOR_NODES", _("It is waiting for other nodes: %(count)d.")
     SLEEPS = "SLEEPS", _("It is sleeping.")
     WAITS_FOR_EVENT = "WAITS_FOR_EVENT", _("It is waiting for the event %(name)s.")
+    WAITS_FOR_WORKFLOW = "WAITS_FOR_WORKFLOW", _("It is waiting for the end of a workflow or batch.")
+    WAITS_FOR_STEP = "WAITS_FOR_STEP", _("It is waiting to try the step %(name)s again.")
+    WAITED = "WAITED", _("It has waited for %(duration)s, and takes no slot.")
+    EVENT_MISSING = (
+        "EVENT_MISSING",
+        _("Send the event on the task's page, with handle.send_event(), or with manage.py horsies_task event."),
+    )
     NOTHING = (
         "NOTHING",
         _("Nothing blocks it: a worker should claim it within seconds. If none does, check the logs of the workers."),
     )
+
+
+#: The reasons whose time is a part of their text.
+_TIMED: Final = frozenset(
+    {
+        ReasonCode.RATE_LIMITED,
+        ReasonCode.SLEEPS,
+        ReasonCode.WAITS_FOR_EVENT,
+        ReasonCode.WAITS_FOR_WORKFLOW,
+        ReasonCode.WAITS_FOR_STEP,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +161,7 @@ class Reason:
         ]
         names = ", ".join([*holders, and_more(self.more)] if self.more else holders)
         when = ""
-        if self.when is not None and self.code is ReasonCode.RATE_LIMITED:
+        if self.when is not None and self.code in _TIMED:
             when = f"({format_relative((now - self.when).total_seconds())})"
         return " ".join(filter(None, (self.words, names, when)))
 
@@ -192,6 +212,8 @@ def _pending(task: Task, now: datetime) -> Iterator[Reason]:
     if versions := strings_in(stored.get("versions")) if isinstance(stored, dict) else []:
         words = ", ".join(versions)
         reasons.append(Reason.of(ReasonCode.OTHER_VERSION, None if is_due else task.enqueued_at, versions=words))
+    elif not is_due and task.waits_for is not None:
+        reasons += _wait(task, task.waits_for, now)
     elif not is_due:
         code = ReasonCode.SCHEDULED if task.next_retry_at is None else ReasonCode.RETRYING
         reasons.append(Reason.of(code, task.enqueued_at, attempt=task.attempt))
@@ -199,6 +221,30 @@ def _pending(task: Task, now: datetime) -> Iterator[Reason]:
         reasons += _limit(task, task.limit_key, now)
     reasons += _queue_and_workers(task, now, is_due=is_due and not task.blocked)
     yield from reasons or [Reason.of(ReasonCode.NOTHING)]
+
+
+def _wait(task: Task, waits_for: str, now: datetime) -> Iterator[Reason]:
+    """Yield what a task that has begun waits for, for how long it has, and how to end that."""
+    (kind, _colon, name), until = waits_for.partition(":"), waits_until(task, now)
+    match kind:
+        case "event":
+            yield Reason.of(ReasonCode.WAITS_FOR_EVENT, until, name=name)
+        case "workflow":
+            yield Reason.of(ReasonCode.WAITS_FOR_WORKFLOW, until, [RelatedRow(Workflow, name, name)])
+        case "step":
+            yield Reason.of(ReasonCode.WAITS_FOR_STEP, until, name=name)
+        case _:
+            yield Reason.of(ReasonCode.SLEEPS, until)
+    if (since := waits_since(task)) is not None:
+        yield Reason.of(ReasonCode.WAITED, duration=format_duration(now - since))
+    if kind == "event":
+        yield Reason.of(ReasonCode.EVENT_MISSING)
+
+
+def waits_since(task: Task) -> datetime | None:
+    """Return since when a task waits for what it waits for now."""
+    waits = TaskStep.objects.using(task._state.db).filter(task=task.pk, status=StepStatus.WAITING)
+    return waits.order_by("-started_at").values_list("started_at", flat=True).first()
 
 
 def _held(task: Task, now: datetime) -> Iterator[Reason]:

@@ -30,6 +30,7 @@ class Candidate(NamedTuple):
     enqueued_at: datetime
     next_retry_at: datetime | None
     good_until: datetime | None
+    waits_for: str | None
     group_key: str | None
     claim: int
     now: datetime

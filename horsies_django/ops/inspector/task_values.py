@@ -81,6 +81,7 @@ class TaskSummary:
         is_orphaned: Whether the worker that holds it has been silent for longer than the settings allow.
         call: Its arguments on one line, masked and truncated.
         due_at: The earliest time that a worker may claim it, or could have claimed it.
+        waits_for: What a task that has begun waits for without a slot, such as ``event:approved``.
         group_key: The key of a group that still accepts calls.
         item_count: The number of calls in its group. None: it is not a group.
         ended_at: When it ended. None: it has not ended.
@@ -111,6 +112,7 @@ class TaskSummary:
     workflow_id: UUID | None
     unique_key: str | None
     limit_key: str | None
+    waits_for: str | None
     group_key: str | None
     item_count: int | None
     seen_at: datetime

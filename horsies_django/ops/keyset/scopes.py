@@ -73,6 +73,7 @@ _BLOCKED: Final = IndexRange(
 )
 #: Deferred tasks that are due already and that no worker has made claimable yet.
 _JUST_DUE: Final = IndexRange(_DEFERRED.rows & Q(enqueued_at__lte=Now()), _DEFERRED.order)
+_AWAITING: Final = IndexRange(Q(status=TaskStatus.PENDING, waits_for__isnull=False), ("waits_for", "pk"))
 _TOO_LATE: Final = IndexRange(Q(status=TaskStatus.PENDING, good_until__lte=Now()), ("good_until",))
 
 TABLE: Final = ScanScope()
@@ -81,10 +82,16 @@ DEFERRED: Final = ScanScope((_DEFERRED,))
 DUE: Final = ScanScope((_CLAIMABLE, _JUST_DUE))
 BLOCKED: Final = ScanScope((_BLOCKED,))
 READY: Final = ScanScope((*DUE.ranges, *BLOCKED.ranges))
+AWAITING: Final = ScanScope((_AWAITING,))
 OVERDUE: Final = ScanScope((_TOO_LATE,))
 HELD: Final = ScanScope((IndexRange(IS_HELD, ("claimed_by_worker_id",)),))
 #: Tasks with an error code: failed ones, and those that wait for a retry.
 WITH_ERROR: Final = ScanScope(partitions=(Q(error_code__isnull=False),))
+
+
+def awaiting(waits_for: str) -> ScanScope:
+    """Return the scope of the tasks that wait for this."""
+    return ScanScope(partitions=(_AWAITING.rows & Q(waits_for=waits_for),), is_narrow=True)
 
 
 def of_error_group(fingerprint: str) -> ScanScope:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db.models import Case, F, Q, TextField, Value, When
 
 from ...core.status import TaskStatus
 from ...db.now import Now
 from ...db.statements import Statement, count_query, decode_rows, run_queries
-from ...models import Task
+from ...models import Task, filters
 from ...models.claim.query import not_past_deadline
-from ...models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED
+from ...models.claims import WORKFLOW_WAIT
 from .workers import HeldTasks, count_held
 
 #: Maximum rows of a set that are counted.
@@ -27,6 +27,7 @@ _ALL: Final = "all"
 _CONDITIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "claimable": ("due", "pending"),
     "deferred": ("retrying", "scheduled", "aggregating"),
+    "waits": ("awaiting",),
     "late": (_ALL, "due"),
     "blocked": ("due", "pending"),
     "overdue": (_ALL,),
@@ -46,6 +47,7 @@ _STATES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "scheduled": (("deferred", "scheduled"),),
     "aggregating": (("deferred", "aggregating"),),
     "retrying": (("deferred", "retrying"),),
+    "awaiting": (("waits", "awaiting"),),
     "active": (("held", TaskStatus.CLAIMED), ("held", TaskStatus.RUNNING)),
     "claimed": (("held", TaskStatus.CLAIMED),),
     "running": (("held", TaskStatus.RUNNING),),
@@ -94,6 +96,7 @@ def queries(database: str, only: Q | None = None) -> dict[str, Statement]:
         .filter(deferred=False)
         .order_by("is_async", "queue_name", "-priority", "enqueued_at", "pk"),
         "deferred": deferred.order_by("enqueued_at"),
+        "waits": tasks.awaiting().order_by("waits_for", "pk"),
         "late": deferred.filter(enqueued_at__lte=Now()).order_by("enqueued_at"),
         "blocked": tasks.blocked().order_by("limit_key", "-priority", "enqueued_at", "pk"),
         "overdue": tasks.overdue().order_by("good_until"),
@@ -106,9 +109,10 @@ def queries(database: str, only: Q | None = None) -> dict[str, Statement]:
     conditions = {
         "due": Q(enqueued_at__lte=Now()) & not_past_deadline(),
         "pending": Q(enqueued_at__lte=Now()),
-        "retrying": IS_RETRYING,
-        "scheduled": IS_SCHEDULED,
-        "aggregating": IS_AGGREGATING,
+        "retrying": filters.IS_RETRYING,
+        "scheduled": filters.IS_SCHEDULED,
+        "aggregating": filters.IS_AGGREGATING,
+        "awaiting": filters.IS_AWAITING,
         "completed": Q(status=TaskStatus.COMPLETED),
     }
     conditions = {name: condition & (only or Q()) for name, condition in conditions.items()}
@@ -117,6 +121,26 @@ def queries(database: str, only: Q | None = None) -> dict[str, Statement]:
         name: count_query(rows, MAX_COUNTED + 1, {of: conditions[of] for of in _CONDITIONS[name]}, by="queue_name")
         for name, rows in sets.items()
     }
+
+
+#: Maximum names of what tasks wait for that are listed.
+MAX_NAMES: Final = 20
+
+
+def waits_query(database: str) -> Statement:
+    """Return the query behind :func:`waits`. Every workflow has a name of its own, so all of them count as one."""
+    is_workflow = Q(waits_for__startswith=WORKFLOW_WAIT)
+    what = Case(When(is_workflow, then=Value("workflow")), default=F("waits_for"), output_field=TextField())
+    rows = Task.objects.using(database).awaiting().annotate(what=what)
+    return count_query(rows.order_by("waits_for", "pk"), MAX_COUNTED + 1, by="what")
+
+
+def waits(answer: Any) -> dict[str, Count]:
+    """Return the number of awaiting tasks by what they wait for, the most frequent first."""
+    rows = decode_rows(answer)
+    read = sum(number for _, number in rows)
+    most = sorted(rows, key=lambda row: (-row[1], row[0]))[:MAX_NAMES]
+    return {what: bounded(number, read) for what, number in most}
 
 
 def count_by_state(database: str, only: Q | None = None) -> dict[str, Count]:

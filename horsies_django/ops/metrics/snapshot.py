@@ -97,7 +97,8 @@ class MetricsSnapshot:
     """Metrics of the whole database. ``reaper_ago`` is in seconds; None if the reaper never ran.
 
     ``clock_behind`` is the number of seconds by which the database's clock was set back; 0 if it was not.
-    ``broken_schedules`` are disabled because of an invalid timing.
+    ``broken_schedules`` are disabled because of an invalid timing. ``waits`` are the awaiting tasks by what they wait
+    for.
     """
 
     counts: Mapping[str, Count]
@@ -115,6 +116,7 @@ class MetricsSnapshot:
     rollup_lag: float  # seconds since the end of the first attempt that is not counted; 0 if all are
     are_schedules_late: bool
     broken_schedules: int
+    waits: Mapping[str, Count]
 
     @property
     def alive(self) -> tuple[WorkerStatus, ...]:
@@ -152,6 +154,7 @@ class MetricsSnapshot:
         """Return the dict that ``horsies_status --json`` prints. Times are in seconds."""
         return {
             "counts": {name: count.as_json() for name, count in self.counts.items()},
+            "waiting_for": {name: count.as_json() for name, count in self.waits.items()},
             "oldest_waits": self.depths.waits,
             "oldest_waits_is_at_least": not self.depths.is_searched,
             "oldest_blocked_waits": self.depths.blocked_waits,
@@ -219,6 +222,7 @@ def collect(options: Options, *, with_trends: bool = False, also: str | None = N
         history.lag_of(answers["rollup lag"]),
         min(due_in, default=0.0) < -LATE_AFTER,
         decode_rows(answers["broken schedules"])[0],
+        counts.waits(answers["waits by name"]),
     )
 
 
@@ -245,6 +249,7 @@ def _queries(database: str) -> dict[str, Statement]:
         "second": scalar(SecondOf(Now()), tasks),
         "rollup lag": history.lag_query(database),
         "broken schedules": count_query(broken, MAX_BROKEN),
+        "waits by name": counts.waits_query(database),
     }
 
 

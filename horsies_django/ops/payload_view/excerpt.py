@@ -13,6 +13,7 @@ from django.db.models import Case, QuerySet, TextField, When
 from django.db.models.functions import Cast
 from django.template.defaultfilters import filesizeformat
 
+from ...core.mask import Mask
 from ...db.expressions import StoredSize
 from .contents import PARTS, Contents, contents_of
 from .json_text import head
@@ -78,14 +79,17 @@ def _parts(task: Any, contents: Contents) -> Iterator[str]:
 def _members(part: str, contents: Contents) -> Iterator[str]:
     value = contents.visible(part)
     if part == "args" and isinstance(value, list):
-        yield from (_line(member, contents) for member in value)
+        yield from (one_line(member, contents.mask) for member in value)
     elif part == "kwargs" and isinstance(value, dict):
-        yield from (f"{name}={_line(contents.mask.apply(name, member), contents)}" for name, member in value.items())
+        yield from (
+            f"{name}={one_line(contents.mask.apply(name, member), contents.mask)}" for name, member in value.items()
+        )
     else:  # a damaged row
-        yield _line(value, contents)
+        yield one_line(value, contents.mask)
 
 
-def _line(value: Any, contents: Contents) -> str:
-    text, is_all = head(value, contents.mask, _INDENTED)
+def one_line(value: Any, mask: Mask) -> str:
+    """Return the beginning of a value as masked JSON on one line."""
+    text, is_all = head(value, mask, _INDENTED)
     line = _BETWEEN.sub(" ", _BEFORE_OR_AFTER_BRACKET.sub("", text))
     return line if is_all else f"{line}…"

@@ -22,6 +22,7 @@ from horsies_django.models import (
     Schedule,
     Task,
     TaskAttempt,
+    TaskStep,
     Worker,
     WorkflowEvent,
 )
@@ -94,6 +95,14 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
             traceback=HOSTILE, error_message=HOSTILE, error_code=HOSTILE, worker_id=worker, hostname=HOSTILE, pid=1,
             fingerprint=_FINGERPRINT, location=HOSTILE,
         )  # fmt: skip
+    awaiting = _task(deferred=True, enqueued_at=LATER, claim=2, waits_for=f"event:{HOSTILE}")
+    kinds = (("a-step", "step", "COMPLETED"), ("failed", "step", "FAILED"), (f"event:{HOSTILE}", "event", "WAITING"))
+    for number, (name, kind, status) in enumerate(kinds * 40, 1):
+        TaskStep.objects.create(
+            task=awaiting, name=name, number=number, kind=kind, status=status, started_at=LONG_AGO, due_at=LATER,
+            position=None if status == "WAITING" else number, completed_at=Now() if status != "WAITING" else None,
+            result={"err": result["err"]} if status == "FAILED" else {"ok": {HOSTILE: ["x" * 90, HOSTILE]}},
+        )  # fmt: skip
     Heartbeat.objects.create(task_id=running.pk, role=BeatRole.RUNNER, sender_id=worker, hostname=HOSTILE, pid=1)
     Task.objects.bulk_create(Task(task_name=f"shop.tasks.task_{number}", priority=number) for number in range(60))
     return {
@@ -105,6 +114,9 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
         "running task": _page("task", running.pk),
         "completed task": _page("task", completed.pk),
         "scheduled task": _page("task", _task(deferred=True, enqueued_at=LATER).pk),
+        "awaiting task": _page("task", awaiting.pk),
+        "tasks that wait for an event": _list("task", f"?waits_for={quote_plus(f'event:{HOSTILE}')}"),
+        "send an event to a task": _confirmation("task", awaiting.pk, "send_event"),
         "task without a worker": _page("task", _task(queue_name=HOSTILE).pk),
         "run a task again": reverse("admin:horsies_django_task_run_again", args=[_again().pk]),
         "history of a task": reverse("admin:horsies_django_task_history", args=[failed.pk]),

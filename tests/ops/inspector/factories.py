@@ -29,6 +29,7 @@ COLUMNS = {
         "attempt": 1,
         "retry_count": 1,
     },
+    "awaiting": {"enqueued_at": NowPlus(3_600), "deferred": True, "claim": 1, "waits_for": "event:approved"},
     "claimed": {"status": "CLAIMED", **HELD},
     "running": {"status": "RUNNING", **HELD, "started_at": Now(), "attempt": 1},
     **{status.lower(): {"status": status, column: Now()} for status, column in ENDS.items()},

@@ -68,7 +68,7 @@ def test_an_action_without_states_uses_its_default_states():
 
     assert tasks().matching().run().done == 3
     assert tasks().matching().delete().done == 4
-    assert {task.state for task in tasks().list()} == {State.PENDING, State.CLAIMED, State.RUNNING}
+    assert {task.state for task in tasks().list()} == {State.PENDING, State.AWAITING, State.CLAIMED, State.RUNNING}
 
 
 def test_a_dry_run_changes_nothing():

@@ -61,6 +61,7 @@ def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
         "overdue": 2,
         "pending": 7,
         "aggregating": 0,
+        "awaiting": 0,
         "active": 2,
         "claimed": 1,
         "running": 1,
@@ -69,7 +70,7 @@ def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
         "cancelled": 1,
         "expired": 1,
     }
-    for state in ("scheduled", "aggregating", "retrying", "overdue", "active", "completed"):
+    for state in ("scheduled", "aggregating", "retrying", "awaiting", "overdue", "active", "completed"):
         assert numbers()[state] == getattr(Task.objects, state)().count(), state
     assert not any(count.is_more for count in snapshot().counts.values())
 

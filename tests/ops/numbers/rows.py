@@ -95,6 +95,9 @@ class RandomTasks:
     def _of_retrying(self) -> dict[str, Any]:
         return self._retried() | {"deferred": True, "enqueued_at": (later := self._later()), "next_retry_at": later}
 
+    def _of_awaiting(self) -> dict[str, Any]:
+        return self._of_scheduled() | {"claim": 1, "waits_for": self._random.choice(("event:approved", "sleep"))}
+
     def _of_due_retry(self) -> dict[str, Any]:
         return self._retried() | {"next_retry_at": self._ago(1, 4)}
 

@@ -1,0 +1,215 @@
+"""Steps and waits: on the task's page, in the list, in the diagnosis, in counts, and the action that sends an event."""
+
+import re
+from html import unescape
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task
+from horsies_django.ops.inspector import tasks
+from tests.admin import step_jobs
+from tests.admin.client import address, html_of, log_in, messages_of
+
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
+
+LIST = "/admin/horsies_django/task/"
+
+
+@pytest.fixture
+def staff(client):
+    return log_in(client, "view_task", "view_workflow")
+
+
+def table_of(html):
+    """Return the text of each cell, row by row, of the table of steps."""
+    body = html.partition('id="horsies-steps-table"')[2].partition("</table>")[0].partition("<tbody>")[2]
+    rows = re.findall(r"<tr>(.*?)</tr>", body, re.S)
+    return [
+        [" ".join(unescape(re.sub("<[^>]*>", " ", cell)).split()) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in rows
+    ]
+
+
+def columns(html, *places):
+    return [tuple(row[place] for place in places) for row in table_of(html)]
+
+
+def test_the_page_lists_steps_and_waits_with_masked_results(staff, drain):
+    handle = step_jobs.order.send()
+    drain()
+
+    html = html_of(staff, handle)
+
+    assert columns(html, 0, 1, 2, 3) == [
+        ("charge", "Step", "Completed", "1"),
+        ("fetch_token", "Step", "Completed", "1"),
+        ("note", "Step", "Completed", "1"),
+        ("event:approved", "Event", "Waiting", "1"),
+    ]
+    (charge,), (token,), (note,), (event,) = columns(html, 8)
+    assert "<b>ch_1</b>" in charge
+    assert '"card": "********************"' in charge
+    assert "4242" not in html
+    assert "s3cret" not in html
+    assert token == '"********************"'
+    assert "x" * 300 in note
+    assert event == ""
+    assert "<b>ch_1" not in html
+
+
+def test_a_failed_step_shows_its_error(staff, drain):
+    handle = step_jobs.refused.send()
+    drain()
+
+    html = html_of(staff, handle)
+
+    assert columns(html, 0, 2, 8) == [("refuse", "Failed", "UNHANDLED_EXCEPTION <i>refused</i>")]
+    assert "<i>refused" not in html
+
+
+def test_a_task_without_records_has_no_table(staff, drain):
+    handle = step_jobs.many.send(0)
+    drain()
+
+    assert "Steps and waits" not in html_of(staff, handle)
+
+
+def test_many_records_are_cut_in_the_middle(staff, drain):
+    few, many = step_jobs.many.send(3), step_jobs.many.send(130)
+    drain()
+
+    with CaptureQueriesContext(connection) as queries_of_few:
+        html_of(staff, few)
+    with CaptureQueriesContext(connection) as queries:
+        html = html_of(staff, many)
+
+    rows = table_of(html)
+    assert [row[0] for row in rows[:3]] == ["note", "note #2", "note #3"]
+    assert rows[50] == ["and 30 more"]
+    assert [row[0] for row in rows[51:52] + rows[-1:]] == ["note #81", "note #130"]
+    assert len(queries) == len(queries_of_few)
+
+
+def test_the_page_says_what_a_task_waits_for_since_when_and_until_when(staff, drain):
+    endless, limited = step_jobs.order.send(), step_jobs.order.send(3_600)
+    drain()
+
+    fields = [
+        re.search(r'class="field-page_waits_for">.*?<dd>(.*?)</dd>', html_of(staff, handle)).group(1)
+        for handle in (endless, limited)
+    ]
+
+    assert all("?waits_for=event%3Aapproved" in field for field in fields)
+    assert re.search(r"since \d{4}-[\d: -]+<", fields[0])
+    assert re.search(r"since \d{4}-[\d: -]+, until \d{4}-[\d: -]+<", fields[1])
+
+
+def test_why_names_the_event_and_how_to_send_it(drain):
+    handle, sleeping = step_jobs.order.send(3_600), step_jobs.sleeper.send()
+    drain()
+
+    why = tasks().show(handle.id).why
+    assert re.fullmatch(r"It is waiting for the event approved\. \(in .*\)", why[0])
+    assert why[1].startswith("It has waited for ")
+    assert "handle.send_event()" in why[2]
+    assert tasks().show(sleeping.id).why[0].startswith("It is sleeping. (in ")
+
+
+def test_the_list_has_a_tab_and_a_filter_for_what_tasks_wait_for(staff, drain):
+    waiting, sleeping = step_jobs.order.send(), step_jobs.sleeper.send()
+    drain()
+
+    listed = staff.get(LIST).context["cl"]
+    assert {str(tab.label): tab.count.number for tab in listed.state_tabs if tab.count}["Awaiting"] == 2
+
+    response = staff.get(LIST, {"waits_for": "event:approved"})
+    assert [row.pk for row in response.context["cl"].result_list] == [waiting.id]
+    assert "Awaiting" in response.content.decode()
+    assert "event:approved</a>" in response.content.decode()
+
+    listed = staff.get(LIST, {"state": "awaiting"}).context["cl"]
+    assert {row.pk for row in listed.result_list} == {waiting.id, sleeping.id}
+    assert not staff.get(LIST, {"state": "scheduled"}).context["cl"].result_list
+
+
+def test_waits_are_counted_apart_from_scheduled_tasks(drain):
+    waiting, _ = step_jobs.order.send(), step_jobs.sleeper.send()
+    drain()
+
+    assert tasks().show(waiting.id).state == "awaiting"
+    assert tasks().show(waiting.id).waits_for == "event:approved"
+    assert len(tasks().list(status="awaiting")) == 2
+    assert tasks().list(status="scheduled") == []
+    assert Task.objects.scheduled().count() == 0
+
+
+# The action that sends an event.
+
+
+def act(client, handle, **posted):
+    return client.post(address(handle, "do", "send_event"), posted)
+
+
+def test_an_event_is_sent_from_the_page_of_a_task_that_waits_for_it(client, drain):
+    handle = step_jobs.order.send()
+    drain()
+    log_in(client, "view_task", "send_event_task")
+    assert address(handle, "do", "send_event") in html_of(client, handle)
+
+    form = client.get(address(handle, "do", "send_event")).content.decode()
+    assert 'value="approved"' in form
+    assert handle.status() == TaskStatus.PENDING
+
+    response = act(client, handle, confirmed="1", name="approved", payload='{"by": "Ann"}')
+    assert messages_of(response) == "Event sent to 1 task."
+    drain()
+    assert handle.value(0) == {"by": "Ann"}
+    assert LogEntry.objects.get().get_change_message() == "Send event: approved."
+
+
+def test_a_mistake_in_the_payload_is_shown_and_sends_nothing(client, drain):
+    handle = step_jobs.order.send()
+    drain()
+    log_in(client, "view_task", "send_event_task")
+
+    response = act(client, handle, confirmed="1", name="approved", payload="yes")
+
+    assert "This is not valid JSON. A string needs double quotes." in response.content.decode()
+    assert Task.objects.get().waits_for == "event:approved"
+
+
+def test_an_ended_task_gets_no_event_and_the_message_says_why(client, drain):
+    handle = step_jobs.many.send(1)
+    drain()
+    log_in(client, "view_task", "send_event_task")
+    assert address(handle, "do", "send_event") not in html_of(client, handle)
+
+    response = act(client, handle, confirmed="1", name="approved", payload="1")
+
+    assert "A task that has ended" in messages_of(response)
+    assert not LogEntry.objects.exists()
+
+
+def test_sending_an_event_needs_its_permission(client, drain):
+    handle = step_jobs.order.send()
+    drain()
+    log_in(client, "view_task", "retry_task", "cancel_task", "change_task")
+
+    assert act(client, handle, confirmed="1", name="approved", payload="1").status_code == 403
+    assert address(handle, "do", "send_event") not in html_of(client, handle)
+
+
+def test_an_event_is_sent_to_all_selected_tasks(client, drain):
+    handles = [step_jobs.order.send() for _ in range(2)]
+    drain()
+    log_in(client, "view_task", "send_event_task")
+    selected = {"action": "send_event", "_selected_action": [str(handle.id) for handle in handles]}
+
+    client.post(LIST, {**selected, "confirmed": "1", "name": "approved", "payload": "7"})
+    drain()
+
+    assert [handle.value(0) for handle in handles] == [7, 7]
