@@ -48,6 +48,11 @@ class Migration(migrations.Migration):
             field=models.CharField(blank=True, help_text='Such as event:approved. Its slot is free.', max_length=300, null=True, verbose_name='waits for'),
         ),
         migrations.AddField(
+            model_name='workflow',
+            name='is_awaited',
+            field=models.BooleanField(db_default=False, default=False),
+        ),
+        migrations.AddField(
             model_name='taskstep',
             name='task',
             field=models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='horsies_django.task', verbose_name='task'),

@@ -89,7 +89,8 @@ def claimed_tasks(rows: Iterable[Iterable[Any]], asked_at: float) -> list[Claime
 #: Maximum characters of a step's name, with the prefix of its kind.
 NAME_LENGTH: Final = 255
 
-#: The start of what a task waits for, before the id of a workflow or a batch.
+#: The start of what a task waits for: before the name of an event, and before the id of a workflow or a batch.
+EVENT_WAIT: Final = "event:"
 WORKFLOW_WAIT: Final = "workflow:"
 
 #: Seconds after which a wait without a timeout goes on at the latest: a hundred years.

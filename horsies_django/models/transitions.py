@@ -36,6 +36,7 @@ from ..db.on_commit import on_commit_robust
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import not_past_deadline
 from .claims import (
+    EVENT_WAIT,
     WORKFLOW_WAIT,
     ClaimedTask,
     ClaimRef,
@@ -300,8 +301,9 @@ class TaskQuerySet(OperatorActions["Task"]):
         """
         waits = {end.task_id: end.waits_for for end in ends if end.waits_for is not None}
         count = self._reschedule(lifecycle.SNOOZE, ends, worker_id, unknown_to=None, **_wait_columns(waits))
-        if waits:
-            on_commit_robust(self.db, self.all_rows().filter(pk__in=list(waits)).wake_if_come)
+        for prefix, come in ((EVENT_WAIT, self.whose_event_came), (WORKFLOW_WAIT, self.whose_workflow_ended)):
+            if keys := [key for key, name in waits.items() if name.startswith(prefix)]:
+                on_commit_robust(self.db, come().filter(pk__in=keys).wake)
         return count
 
     def restart(self, end: Completion, new: Restart, worker_id: str) -> int:
@@ -315,15 +317,10 @@ class TaskQuerySet(OperatorActions["Task"]):
         values |= {"checkpoint": None, "progress": None, "unknown_to": None}
         return self._reschedule(lifecycle.RESTART, [end], worker_id, **values)
 
-    def wake_if_come(self) -> None:
-        """Wake those of these tasks for which that has come what they wait for."""
-        self.whose_event_came().wake()
-        self.whose_workflow_ended().wake()
-
     def whose_event_came(self) -> TaskQuerySet:
         """Waiting tasks whose event has come: it took the place of the record of their wait, with its claim."""
         came = TaskStep.objects.using(self.db).filter(status=StepStatus.UNREAD, claim__gt=0)
-        return self.pending().filter(Exists(came.filter(task=OuterRef("pk"), name=OuterRef("waits_for"))))
+        return self.all_rows().pending().filter(Exists(came.filter(task=OuterRef("pk"), name=OuterRef("waits_for"))))
 
     def whose_workflow_ended(self) -> TaskQuerySet:
         """Waiting tasks whose workflow or batch has ended."""
@@ -331,7 +328,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         is_workflow = Q(waits_for__gte=WORKFLOW_WAIT, waits_for__lt=WORKFLOW_WAIT[:-1] + chr(ord(":") + 1))
         key = Case(When(is_workflow, then=Cast(hexadecimal, models.UUIDField())))
         ended = Workflow.objects.using(self.db).filter(pk=OuterRef("key"), status__in=sorted(WORKFLOW_TERMINAL_STATES))
-        return self.pending().filter(is_workflow).alias(key=key).filter(Exists(ended))
+        return self.all_rows().pending().filter(is_workflow).alias(key=key).filter(Exists(ended))
 
     def wake_after_commit(self, names: Collection[str]) -> None:
         """Wake those of these tasks that wait for one of these names, once the current transaction has committed."""
@@ -429,9 +426,22 @@ class TaskQuerySet(OperatorActions["Task"]):
         with self.releasing_limits():
             return self._apply(lifecycle.SUSPEND, deferred=True, blocked=True, limit_key=None, **_CLAIM_CLEARED)
 
+    def hold_for_workflow(self) -> int:
+        """Hold PENDING tasks of paused workflows as :meth:`suspend_for_workflow` does; what they wait for may come."""
+        with self.releasing_limits():
+            return self.pending().update(deferred=True, blocked=True, limit_key=None)
+
     def resume_suspended(self, limit_key: Any = None) -> int:
-        """Make suspended tasks claimable again, or blocked by this limit key; return how many."""
-        values = {"limit_key": limit_key, "deferred": limit_key is not None, "blocked": limit_key is not None}
+        """Make suspended tasks claimable again, or blocked by this limit key; return how many.
+
+        Those that wait go on waiting until their time.
+        """
+        is_limited, waits = Value(limit_key is not None), Q(enqueued_at__gt=Now())
+        values: dict[str, Any] = {
+            "limit_key": limit_key,
+            "deferred": Case(When(waits, then=Value(True)), default=is_limited),
+            "blocked": Case(When(waits, then=Value(False)), default=is_limited),
+        }
         count = self.suspended().update(released_at=Now(), **values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)

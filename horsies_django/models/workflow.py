@@ -81,6 +81,10 @@ class Workflow(models.Model):
         help_text=_("The first node represents the calls that are added."),
     )
 
+    # A task waits for its end. Read with the other columns of a live workflow, so that nobody looks for such tasks at
+    # the end of any other.
+    is_awaited = models.BooleanField(default=False, db_default=False)
+
     root_id = models.UUIDField(_("root"))
     parent = models.ForeignKey(
         "horsies_django.WorkflowTask",

@@ -93,6 +93,16 @@ def expire_paused_workflows(options: Options) -> Iterator[int]:
         yield repair.expire_paused(options.database, after)
 
 
+def deliver_events(options: Options) -> Iterator[int]:
+    """Wake tasks whose event has come; the process that should have woken them died."""
+    return in_batches(_tasks(options).whose_event_came(), lambda batch: batch.wake())
+
+
+def deliver_ends(options: Options) -> Iterator[int]:
+    """Wake tasks that wait for workflows that have ended; the process that should have woken them died."""
+    return in_batches(_tasks(options).whose_workflow_ended(), lambda batch: batch.wake())
+
+
 def prune_limits(options: Options) -> Iterator[int]:
     """Delete concurrency limits that have had no task for a day."""
     yield Limit.objects.using(options.database).forget(_tasks(options))
@@ -132,6 +142,8 @@ DUTIES: Final[dict[str, Duty]] = {
     "expired overdue tasks": expire_overdue,
     "released blocked tasks": release_blocked_tasks,
     "repaired workflows": repair_workflows,
+    "delivered events": deliver_events,
+    "delivered ends of workflows": deliver_ends,
     # Before tasks are deleted: attempts are deleted with their task.
     "rolled up attempts": roll_up,
     "deleted ended workflows": prune_workflows,

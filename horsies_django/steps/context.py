@@ -19,7 +19,7 @@ from ..core.current_task import inside_step
 from ..core.exceptions import Discard, Retry, Snooze, TaskRestarted, delay_seconds
 from ..core.headers import RESTARTS
 from ..core.parameters import parameters_of
-from ..core.results import OperationalCode, RetrievalCode, TaskResult
+from ..core.results import TaskResult
 from ..core.retry import RetryPolicy
 from ..core.serialization import check_size, dumps, encode
 from ..core.status import StepKind, StepStatus
@@ -37,9 +37,6 @@ Row = TypeVar("Row")
 #: A body raises these for its task, also in a step: nothing is kept of that.
 _OF_THE_TASK: Final = (Retry, Snooze, Discard)
 
-#: The error codes of a workflow that has not ended, or could not be read.
-_NOT_ENDED: Final = (RetrievalCode.WAIT_TIMEOUT, OperationalCode.BROKER_ERROR)
-
 
 class EndingHandle(Protocol):
     """A handle of a workflow or of a batch."""
@@ -48,8 +45,8 @@ class EndingHandle(Protocol):
     def wait_name(self) -> str:
         """What a task waits for that waits for its end."""
 
-    def get(self, timeout: float | None = None) -> TaskResult[Any, Any]:
-        """Return the result."""
+    def watch_end(self) -> TaskResult[Any, Any] | None:
+        """Return the result of what has ended; None before, and then have its end wake tasks that wait for it."""
 
 
 class LongWork:
@@ -280,14 +277,14 @@ class LongWork:
         replay = self.run.replay
         seconds = None if timeout is None else delay_seconds("wait(timeout=)", timeout)
         key = replay.begin(StepKind.WAIT, _name_of(handle), is_wait=True)
-        return replay.wait_for_end(key, _ended(handle), seconds)
+        return replay.wait_for_end(key, handle.watch_end, seconds)
 
     async def await_(self, handle: EndingHandle, timeout: float | timedelta | None = None) -> TaskResult[Any, Any]:
         """See :meth:`wait`."""
         replay = self.run.replay
         seconds = None if timeout is None else delay_seconds("wait(timeout=)", timeout)
         key = replay.begin(StepKind.WAIT, _name_of(handle), is_wait=True)
-        return await sync_to_async(lambda: replay.wait_for_end(key, _ended(handle), seconds))()
+        return await sync_to_async(replay.wait_for_end)(key, handle.watch_end, seconds)
 
     def patched(self, name: str) -> bool:
         """Whether the code of a change applies to this run: False if it began before the change. It stays the same."""
@@ -326,10 +323,3 @@ def _name_of(handle: EndingHandle) -> str:
         return handle.wait_name
     except AttributeError:
         raise TypeError(f"wait() got {handle!r}; allowed: the handle of a workflow or of a batch.") from None
-
-
-def _ended(handle: EndingHandle) -> TaskResult[Any, Any] | None:
-    """Return the result of a workflow; None if it has not ended."""
-    result = handle.get(0)
-    has_ended = result.is_ok() or str(result.err_value.error_code) not in _NOT_ENDED
-    return result if has_ended else None

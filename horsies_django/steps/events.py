@@ -13,6 +13,7 @@ from ..core.options import Options
 from ..core.serialization import check_size, clean_text, dumps, encode
 from ..core.status import TASK_LIVE_STATES
 from ..models import Task, TaskStep
+from ..models.claims import EVENT_WAIT
 
 #: Maximum characters of an event's name: with a prefix, it is the name of a step.
 NAME_LENGTH: Final = 249
@@ -35,7 +36,7 @@ def send(options: Options, name: str, payloads: Mapping[UUID, Any]) -> set[UUID]
     ordered, sent = iter(sorted(texts)), set[UUID]()  # two senders to the same tasks can't deadlock
     with transaction.atomic(using=options.database):
         while keys := list(islice(ordered, TASKS_PER_STATEMENT)):
-            sent |= _send(options.database, f"event:{name}", {key: texts[key] for key in keys})
+            sent |= _send(options.database, EVENT_WAIT + name, {key: texts[key] for key in keys})
     return sent
 
 

@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -396,11 +396,12 @@ class Replay:
         return record
 
     def wait_for_end(
-        self, key: tuple[str, int], ended: TaskResult[Any, Any] | None, timeout: float | None
+        self, key: tuple[str, int], watch_end: Callable[[], TaskResult[Any, Any] | None], timeout: float | None
     ) -> TaskResult[Any, Any]:
-        """Return the result of a workflow that has ``ended``, None if it has not: then suspend the task."""
+        """Return the result that ``watch_end()`` returns of a workflow; suspend the task if that is None."""
         record = self.find(key)
         if record is None or record.status == StepStatus.WAITING:
+            ended = watch_end()
             if record is None:
                 record = StepRecord(*key, StepKind.WAIT, StepStatus.WAITING, due_in=timeout)
             if ended is None and not (record.due_in is not None and record.due_in <= 0.0):
@@ -410,15 +411,27 @@ class Replay:
             message = f"{key[0]} did not end in time."
             late = TaskError[None](error_code=RetrievalCode.WAIT_TIMEOUT, message=message)
             result = TaskResult(err=late) if ended is None else ended
-            record.status = StepStatus.COMPLETED
-            record.result = (
-                dumps({"err": result.err_value.as_json()}) if result.is_err() else self.encode(result.ok, record)
-            )
+            record.status, record.result = StepStatus.COMPLETED, dumps(self._encode_result(result, key[0]))
+            check_size(record.result, self.run.options.max_payload_bytes, f"the result of {key[0]}")
             self.keep(record)
-        stored = json.loads(record.result or "{}")
+        return self._decode_result(json.loads(record.result or "{}"))
+
+    def _encode_result(self, result: TaskResult[Any, Any], where: str) -> dict[str, Any]:
+        typed, value = self.run.is_typed, result.ok
+        if result.is_err():
+            error = result.err_value
+            return {"err": replace(error, data=encode(error.data, typed=typed, where=where)).as_json()}
+        if isinstance(value, dict) and any(isinstance(each, TaskResult) for each in value.values()):
+            return {"ok": {name: self._encode_result(each, where) for name, each in value.items()}, "by_node": True}
+        return {"ok": encode(value, typed=typed, where=where)}
+
+    def _decode_result(self, stored: Mapping[str, Any]) -> TaskResult[Any, Any]:
         if "err" in stored:
-            return TaskResult(err=TaskError.from_json(stored["err"]))
-        return TaskResult(ok=self.value_of(record))
+            error = TaskError[Any].from_json(stored["err"])
+            return TaskResult(err=replace(error, data=decode(error.data, typed=self.run.is_typed)))
+        if "by_node" in stored:  # a workflow without an output
+            return TaskResult(ok={name: self._decode_result(each) for name, each in stored["ok"].items()})
+        return TaskResult(ok=decode(stored["ok"], typed=self.run.is_typed))
 
     # The rest.
 

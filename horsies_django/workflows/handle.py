@@ -169,6 +169,25 @@ class WorkflowHandle(Generic[T]):
             wait.wait_for_end(read_workflows, self._database, self.id, deadline), timeout
         )
 
+    @property
+    def wait_name(self) -> str:
+        """What a task waits for that waits for the end of this workflow."""
+        from ..models.claims import WORKFLOW_WAIT
+
+        return f"{WORKFLOW_WAIT}{self.id}"
+
+    def watch_end(self) -> TaskResult[T, TaskError[Any]] | None:
+        """Return the result if the workflow has ended, or is not there. If not, its end wakes tasks that wait for it.
+
+        A paused workflow has not ended.
+        """
+        self._rows().live().filter(is_awaited=False).update(is_awaited=True)
+        answer = wait.wait_for_end(read_workflows, self._database, self.id, wait.deadline_of(0))
+        has_ended = answer is None or (
+            isinstance(answer, WorkflowSnapshot) and answer.status in WORKFLOW_TERMINAL_STATES
+        )
+        return self._result_from(answer, 0) if has_ended else None
+
     async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """See :meth:`get`."""
         deadline = wait.deadline_of(timeout)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from horsies_django import TaskContext, task
+from horsies_django import BatchHandle, TaskContext, TaskHandle, WorkflowHandle, task
 from horsies_django.exceptions import WaitTimeout
+from tests.jobs.entries import write_entry
 from tests.steps.jobs import note
 
 
@@ -34,3 +35,42 @@ def restarts_after_an_event(context: TaskContext, payloads: list[Any] | None = N
     if len(payloads) < 3:
         context.restart(payloads=payloads)
     return payloads
+
+
+@task(takes_context=True)
+def waits_for(context: TaskContext, workflow_id: str, timeout: float | None = None) -> Any:
+    """Return the error code or the value of a workflow, or of a batch."""
+    context.step("note", note, "begun")
+    result = context.wait(WorkflowHandle(workflow_id), timeout=timeout)
+    if result.is_ok() and isinstance(result.ok, dict):
+        return {name: each.ok for name, each in result.ok.items()}
+    return str(result.err_value.error_code) if result.is_err() else result.ok
+
+
+@task(takes_context=True)
+async def awaits(context: TaskContext, workflow_id: str) -> Any:
+    """Return the payload of an event, and the value of a workflow."""
+    payload = await context.await_event("approved")
+    return [payload, (await context.await_(BatchHandle(workflow_id))).ok]
+
+
+@task(takes_context=True)
+def waits_for_a_task(context: TaskContext) -> None:
+    context.wait(TaskHandle(context.task_result.id))  # type: ignore[arg-type]
+
+
+@task(takes_context=True)
+def sleeps_as_node(context: TaskContext) -> str:
+    """Sleep for an hour between two steps."""
+    context.step("before", note, "before")
+    context.sleep(3600)
+    return context.step("after", note, "after")
+
+
+@task(takes_context=True, max_concurrency=1)
+def waits_in_a_limit(context: TaskContext, name: str = "approved") -> Any:
+    """Hold the only place before and after a wait, and none while it waits."""
+    write_entry(f"{name} before")
+    payload = context.wait_event(name)
+    write_entry(f"{name} after")
+    return payload

@@ -17,12 +17,12 @@ from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, Wo
 from ...db import postgres
 from ...db.completions import notify_after_commit
 from ...db.now import Now
-from ...models import Task, Workflow, WorkflowTask
+from ...models import Task, TaskStep, Workflow, WorkflowTask
 from ...models.release_blocked import release_after_commit
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from . import node_end
-from .rows import IN_PROGRESS, NodeEnd, NodeRows, err_result, read_ends, where_in
+from .rows import IN_PROGRESS, NodeEnd, NodeRows, err_result, read_ends, wake_after_commit, where_in
 
 if TYPE_CHECKING:
     from .context import EngineContext
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 LOCK_WAIT_MS: Final = 500
 
 _UNSTARTED: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
+
+#: The task of a node, its key, and whether the task has recorded steps.
+_TO_RETURN: Final = ("task_id", "pk", Exists(TaskStep.objects.filter(task=OuterRef("task_id"))))
 
 
 def unstarted_in_stopped(nodes: NodeRows, task_ids: Collection[UUID]) -> NodeRows:
@@ -48,7 +51,7 @@ def return_to_ready(context: EngineContext, some: NodeRows) -> None:
     """
     suspended = Task.objects.using(context.database).suspended()
     paused = _with_unstarted_task(some).filter(workflow__status=WorkflowStatus.PAUSED).exclude(task__in=suspended)
-    _return_tasks(context, paused.values_list("task_id", "pk"))
+    _return_tasks(context, paused.values_list(*_TO_RETURN))
 
 
 def _with_unstarted_task(some: NodeRows) -> NodeRows:
@@ -80,21 +83,26 @@ def _cancel_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> li
     return [pairs[task_id] for task_id in cancelled]
 
 
-def _return_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> None:
-    """Take back the unstarted tasks of nodes of paused workflows, given with the keys of their nodes.
+def _return_tasks(context: EngineContext, rows: Iterable[tuple[Any, int, bool]]) -> None:
+    """Take back the unstarted tasks of nodes of paused workflows, given as rows of :data:`_TO_RETURN`.
 
     An unclaimed task is cancelled and its node becomes READY: it gets a new task later. A claimed task becomes PENDING
-    and is held back, with the same id; or it expires, if it is past its ``good_until``.
+    and is held back, with the same id; or it expires, if it is past its ``good_until``. A task that has recorded steps,
+    or waits, is held back too.
     """
-    pairs = dict(rows)
-    free = _lock_unstarted(context.database, pairs)
-    tasks = Task.objects.using(context.database)
+    database = context.database
+    nodes = {task_id: (key, has_steps) for task_id, key, has_steps in rows}
+    free = _lock_unstarted(database, nodes)
+    tasks = Task.objects.using(database)
     if claimed := _claimed(free):
         _expire(context, claimed)
-        tasks.filter(where_in(context.database, claimed)).suspend_for_workflow()
+        tasks.filter(where_in(database, claimed)).suspend_for_workflow()
     if waiting := [task_id for task_id, status in free.items() if status == TaskStatus.PENDING]:
-        tasks.filter(where_in(context.database, waiting)).cancel_for_workflow()
-        rows_of = context.nodes.filter(where_in(context.database, [pairs[task_id] for task_id in waiting]))
+        if recorded := [task_id for task_id in waiting if nodes[task_id][1]]:
+            tasks.filter(where_in(database, recorded)).hold_for_workflow()
+            waiting = [task_id for task_id in waiting if not nodes[task_id][1]]
+        tasks.filter(where_in(database, waiting)).cancel_for_workflow()
+        rows_of = context.nodes.filter(where_in(database, [nodes[task_id][0] for task_id in waiting]))
         lifecycle.RETURN_TO_READY.apply(rows_of, task_id=None)
 
 
@@ -172,7 +180,7 @@ def pause(context: EngineContext, roots: Collection[UUID]) -> list[UUID]:
     if keys:
         of_workflows = _with_unstarted_task(context.nodes.filter(where_in(database, keys, "workflow")))
         context.fetch_later(
-            context.queries.query(of_workflows, "task_id", "pk"),
+            context.queries.query(of_workflows, *_TO_RETURN),
             lambda rows: _return_tasks(context, rows),
         )
     return keys
@@ -191,10 +199,11 @@ def cancel(
     database = context.database
     workflows = Workflow.objects.using(database)
     live = workflows.filter(transition.is_possible, pk__in=subtree_statuses(database, roots))
-    keys = list(live.values_list("pk", flat=True))
+    keys = dict(live.values_list("pk", "is_awaited"))
     rows, status = workflows.filter(pk__in=keys), transition.target
     transition.apply(rows, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
     notify_after_commit(database, keys)
+    wake_after_commit(database, [key for key, is_awaited in keys.items() if is_awaited])
     nodes = WorkflowTask.objects.using(database).all()
     of_workflows = nodes.filter(workflow__in=keys)
     taken = _cancel_tasks(context, _with_unstarted_task(of_workflows).values_list("task_id", "pk"))

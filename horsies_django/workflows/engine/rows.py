@@ -16,7 +16,8 @@ from ...core.serialization import dumps
 from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...db.expressions import AnyOf, encode_pk, json_array
-from ...models import WorkflowTask
+from ...models import Task, WorkflowTask
+from ...models.claims import WORKFLOW_WAIT
 
 #: The states of a node that has a task or a subworkflow in progress.
 IN_PROGRESS: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
@@ -191,6 +192,7 @@ class WorkflowState:
     success_policy: Sequence[Mapping[str, Any]] | None
     name: str
     error: Mapping[str, Any] | None
+    is_awaited: bool
     result: Any = None
 
     @property
@@ -247,6 +249,11 @@ def where_in(database: str, keys: Collection[UUID] | Collection[int], column: st
 def blocks_dependents(end: NodeEnd) -> bool:
     """Whether an end counts as a failed dependency of the nodes that wait for it."""
     return end.status != WorkflowTaskStatus.COMPLETED and not end.is_neutral
+
+
+def wake_after_commit(database: str, awaited: Iterable[UUID]) -> None:
+    """Wake the tasks that wait for the ends of these workflows, once the current transaction has committed."""
+    Task.objects.using(database).wake_after_commit([f"{WORKFLOW_WAIT}{key}" for key in awaited])
 
 
 def is_item_of(end: NodeEnd, node: NodeState) -> bool:
