@@ -28,6 +28,7 @@ class Migration(migrations.Migration):
                 ('attempt', models.PositiveIntegerField(default=0, help_text="The task's attempt that recorded it.", verbose_name='attempt')),
                 ('claim', models.PositiveBigIntegerField(default=0, help_text="The task's claim that recorded it.", verbose_name='claim')),
                 ('position', models.PositiveIntegerField(blank=True, help_text='Its place in the order of the body.', null=True, verbose_name='position')),
+                ('code_version', models.CharField(blank=True, db_default='', default='', help_text='Of the worker that recorded it first.', max_length=64, verbose_name='version of the code')),
                 ('due_at', models.DateTimeField(blank=True, help_text='When the wait ends at the latest.', null=True, verbose_name='due at')),
                 ('started_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name='started at')),
                 ('completed_at', models.DateTimeField(blank=True, null=True, verbose_name='completed at')),

@@ -21,6 +21,7 @@ from ..db.fields import DateTimeField, JSONField
 from ..db.now import Now
 from ..db.statements import Statement
 from .claims import NAME_LENGTH, ClaimRef, StepRecord
+from .worker import Worker
 
 
 class TaskStepQuerySet(models.QuerySet["TaskStep"]):
@@ -127,6 +128,7 @@ def _insert(alias: str, ends: bool, offset: object) -> Statement:  # the clock i
     )
     # Not by its index, which finds all tasks of the worker.
     held = held.filter(Exact(Coalesce("claimed_by_worker_id", Value("")), _param("worker_id", TextField())))
+    worker = Worker.objects.using(alias).filter(pk=_param("worker_id", TextField()))
     due_in = _param("due_in", models.FloatField())
     due_at = Case(When(IsNull(due_in, False), then=NowPlus(due_in)), output_field=models.DateTimeField())
     last = {"completed_at": Now()} if ends else {"due_at": due_at}
@@ -134,6 +136,7 @@ def _insert(alias: str, ends: bool, offset: object) -> Statement:  # the clock i
         "task_id": F("pk"),
         "claim": F("claim"),
         "attempt": F("attempt"),
+        "code_version": Coalesce(Subquery(worker.values("code_version")), Value("")),
         **{name: _param(name, cast("models.Field[Any, Any]", TaskStep._meta.get_field(name))) for name in _COPIED},
         "started_at": NowPlus(_param("seconds", models.FloatField())),
         **last,
@@ -173,6 +176,14 @@ class TaskStep(models.Model):
     claim = models.PositiveBigIntegerField(_("claim"), default=0, help_text=_("The task's claim that recorded it."))
     position = models.PositiveIntegerField(
         _("position"), null=True, blank=True, help_text=_("Its place in the order of the body.")
+    )
+    code_version = models.CharField(
+        _("version of the code"),
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("Of the worker that recorded it first."),
     )
     due_at = DateTimeField(_("due at"), null=True, blank=True, help_text=_("When the wait ends at the latest."))
     started_at = DateTimeField(_("started at"), db_default=Now())

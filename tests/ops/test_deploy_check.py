@@ -18,6 +18,7 @@ from horsies_django.models import Schedule, Task, TaskItem, WorkflowTask
 from horsies_django.ops.deploy_check import calls, check_deploy, nodes
 from horsies_django.ops.deploy_check import tasks as task_check
 from horsies_django.schedules.syncing import project_of
+from tests.admin import step_jobs
 from tests.core.registry import renamed
 from tests.enqueue.grouping import jobs as grouping
 from tests.jobs import tasks
@@ -519,6 +520,7 @@ def test_the_json_report_is_one_object():
         "breakages": [found | {"example": str(row.pk)}],
         "read": {"tasks": 1, "nodes": 0, "schedules": 1},
         "unread": [],
+        "begun": [],
     }
     Task.objects.all().delete()
     status, lines = check("--json")
@@ -558,3 +560,25 @@ def test_the_command_exits_with_1_in_a_process_of_its_own(manage):
     assert process.wait() == 1
     assert process.output.startswith(f"task: shop.gone: {GONE} (1 row, ")
     assert process.output.endswith("1 found. Read: tasks 1, nodes 0, schedules 0.\n")
+
+
+# Runs that have begun.
+
+
+def test_runs_that_have_begun_under_another_version_are_listed_and_break_nothing(settings, drain):
+    options = settings.TASKS["default"].get("OPTIONS", {})
+    use_backend(settings, OPTIONS={**options, "version": "v1"})
+    old = step_jobs.order.send()
+    drain()
+    use_backend(settings, OPTIONS={**options, "version": "v2"})
+    step_jobs.order.send()
+    drain()
+    step_jobs.order.send().send_event("approved")  # it has an event, and has not begun
+    step_jobs.many.send(1)
+
+    status, lines = check()
+
+    reason = "it has begun under another version of the code"
+    assert status == 0
+    assert lines[0] == f"run: {step_jobs.order.task_name}: {reason} (1 row, e.g. {old.id})"
+    assert lines[1].startswith("Nothing would break. Read: tasks 4")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from ...core.backends import backends_on, horsies_backend
 from ...core.compat import DEFAULT_TASK_BACKEND_ALIAS
+from ...worker.code_version import code_version
 from .calls import Breakage, Check, DeployReport
 from .nodes import check_nodes
-from .tasks import check_schedules, check_tasks
+from .tasks import check_runs, check_schedules, check_tasks
 
 __all__ = ["Breakage", "DeployReport", "check_deploy"]
 
@@ -28,6 +29,7 @@ def check_deploy(backend: str | None = None) -> DeployReport:
     queues = set() if serves_any else {queue for each in backends.values() for queue in each.queues}
     check = Check(database, backend, queues)
     check_tasks(check)
+    check_runs(check, {code_version(each.config) for each in backends.values()})
     check_nodes(check)
     for alias, each in backends.items():
         if backend in (None, alias):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from ...core.backends import reads_typed
 from ...core.compat import FrameworkTask
@@ -33,7 +34,7 @@ class Breakage:
     """Rows that would break for one reason.
 
     Attributes:
-        what: ``task``, ``queue``, ``schedule``, ``node``, ``condition`` or ``workflow``.
+        what: ``task``, ``queue``, ``schedule``, ``node``, ``condition``, ``workflow`` or ``run``.
         name: The name that the rows have.
         reason: Why they would break, as a clause.
         count: How many rows were found.
@@ -65,11 +66,13 @@ class DeployReport:
 
     Attributes:
         breakages: What would break, sorted.
+        begun: Tasks with steps that have begun under another version of the code. They may break.
         read: How many rows of each kind were read.
         unread: A sentence for each part that was not read to its end.
     """
 
     breakages: Sequence[Breakage]
+    begun: Sequence[Breakage]
     read: Mapping[str, int]
     unread: Sequence[str]
 
@@ -98,6 +101,7 @@ class Check:
         self.database = database
         self.backend = backend
         self.read: Counter[str] = Counter(tasks=0, nodes=0, schedules=0)
+        self.begun: list[tuple[UUID, str]] = []
         self._queues = queues
         self._unread: list[str] = []
         self._partial: set[str] = set()
@@ -145,10 +149,11 @@ class Check:
 
     def report(self) -> DeployReport:
         """Return everything that was found."""
-        breakages = [self._breakages[key] for key in sorted(self._breakages)]
-        for each in breakages:
+        found = [self._breakages[key] for key in sorted(self._breakages)]
+        for each in found:
             each.is_at_least = each.what in self._partial
-        return DeployReport(breakages, dict(self.read), self._unread)
+        breakages, begun = ([each for each in found if (each.what == "run") == is_run] for is_run in (False, True))
+        return DeployReport(breakages, begun, dict(self.read), self._unread)
 
 
 def find_task(name: str) -> FrameworkTask[..., Any] | None:

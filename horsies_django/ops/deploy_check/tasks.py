@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db.models import Q, TextField
+from django.db.models import Exists, OuterRef, Q, TextField
 from django.db.models.functions import Cast
 
 from ...core.backends import ConfiguredBackend
 from ...core.compat import FrameworkTask
 from ...db.skip_scan import distinct
 from ...enqueue.task import HorsiesTask
-from ...models import Schedule, Task, TaskItem
+from ...models import Schedule, Task, TaskItem, TaskStep
 from ...models.claim.query import ORDER
 from ...models.transitions import TaskQuerySet
 from ...schedules.syncing import project_of
@@ -41,6 +41,10 @@ MIN_OF_QUEUE: Final = 1_000
 #: Maximum queues with waiting tasks that are read, of functions and of coroutines.
 MAX_QUEUES: Final = 1_000
 
+#: Maximum tasks that have begun of which the records are looked at, and tasks in one statement.
+MAX_BEGUN: Final = 100_000
+BATCH: Final = 500
+
 #: Grouped calls of a group that are examined.
 MAX_ITEMS: Final = 20
 
@@ -54,6 +58,7 @@ class _Row(NamedTuple):
     queue_name: str
     backend: str
     typed_payload: bool
+    claim: int
     has_inputs: bool
     item_count: int | None
     workflow_id: UUID | None
@@ -82,7 +87,7 @@ def check_tasks(check: Check) -> None:
     for is_async in (False, True):
         names = _queue_names(tasks, is_async)
         sentence = f"Tasks wait in more than {MAX_QUEUES:,} queues; the others were not read."
-        for name in list(check.read_rows(names, MAX_QUEUES, sentence, "task", "queue")):
+        for name in list(check.read_rows(names, MAX_QUEUES, sentence, "task", "queue", "run")):
             waiting = tasks.waiting(is_async=is_async).filter(queue_name=name).order_by(*ORDER)
             limit = min(MAX_ROWS, max(left, MIN_OF_QUEUE))
             left -= _read(check, f"tasks that wait in queue {name!r}", waiting, limit)
@@ -99,12 +104,14 @@ def _read(check: Check, label: str, tasks: TaskQuerySet, limit: int) -> int:
     """Read rows that one index has in this order; return how many."""
     sentence = f"There are more {label} than {limit:,}; the others were not read."
     number, rows = 0, tasks.values_list(*_Row._fields)[: limit + 1].iterator()
-    for row in map(_Row._make, check.read_rows(rows, limit, sentence, "task", "queue")):
+    for row in map(_Row._make, check.read_rows(rows, limit, sentence, "task", "queue", "run")):
         number += 1
         if check.backend not in (None, row.backend):  # here: a condition would read any number of others' rows
             continue
         check.read["tasks"] += 1
         check.add_queue(row.queue_name, row.id)
+        if row.claim:
+            check.begun.append((row.id, row.task_name))
         if row.workflow_id is None and not check.add("task", row.task_name, name_problem(row.task_name), row.id):
             check.add_to_sample("task", row.task_name, row)
     return number
@@ -161,6 +168,22 @@ def _item_problems(row: _Row, text: str | None) -> Iterator[str]:
         yield from value_problems(read_json(text, dict).values(), row.backend, is_typed=True)
     except ValueError as error:
         yield str(error)
+
+
+def check_runs(check: Check, versions: Collection[str]) -> None:
+    """Look which of the tasks that have begun have records of a version of the code that is not among these.
+
+    A record has the version of its worker. Steps themselves are not compared: that their functions have other names
+    breaks nothing.
+    """
+    sentence = f"Of more than {MAX_BEGUN:,} tasks that have begun, the records of the others were not read."
+    begun = dict(check.read_rows(check.begun, MAX_BEGUN, sentence, "run"))
+    keys, tasks = list(begun), Task.objects.using(check.database)
+    others = TaskStep.objects.using(check.database).exclude(code_version__in=["", *versions])
+    for place in range(0, len(keys), BATCH):
+        rows = tasks.filter(Exists(others.filter(task=OuterRef("pk"))), pk__in=keys[place : place + BATCH])
+        for key in rows.order_by("pk").values_list("pk", flat=True):
+            check.add("run", begun[key], "it has begun under another version of the code", key)
 
 
 # Schedules.
