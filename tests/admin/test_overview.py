@@ -109,6 +109,7 @@ def test_each_state_has_a_tile_that_links_to_its_list(staff, drain):
         "state=active": "0",
         "state=scheduled": "0",
         "state=retrying": "0",
+        "state=awaiting": "0",
         "trouble=overdue": "0",
         "state=completed": "0",
         "state=failed": "1",

@@ -9,6 +9,7 @@ from django.db.models.functions import Cast
 from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 
 from ...core.mask import Mask
 from ...core.numbers import format_duration
@@ -52,13 +53,13 @@ def _with_short_results(steps: Any) -> Any:
 
 def _shown(step: Any, mask: Mask) -> dict[str, Any]:
     ended = step.completed_at
+    until = gettext("until %s") % format_time(step.due_at, exactly=False) if step.due_at else ""
     return {
         "row": step,
+        "result": _result(step, mask),
         "started": format_time(step.started_at),
         "took": format_duration(ended - step.started_at) if ended else "",
-        "completed": format_time(ended) if ended else "",
-        "due": format_time(step.due_at) if step.due_at else "",
-        "result": _result(step, mask),
+        "completed": format_time(ended) if ended else until,
     }
 
 

@@ -92,6 +92,7 @@ class TaskEventForm(EventForm):
         """Suggest the events that some of the tasks wait for."""
         waits = tasks.order_by().filter(waits_for__startswith=EVENT_PREFIX).values_list("waits_for", flat=True)
         self.suggest(sorted({name.removeprefix(EVENT_PREFIX) for name in waits[:MAX_SUGGESTED]}))
+        self.fields["name"].help_text = ""
 
 
 class TaskEventAction(EventAction):

@@ -91,6 +91,7 @@ class ReasonCode(TextChoices):
     WAITS_FOR_WORKFLOW = "WAITS_FOR_WORKFLOW", _("It is waiting for the end of a workflow or batch.")
     WAITS_FOR_STEP = "WAITS_FOR_STEP", _("It is waiting to try the step %(name)s again.")
     WAITED = "WAITED", _("It has waited for %(duration)s, and takes no slot.")
+    WAIT_ENDS = "WAIT_ENDS", _("The wait ends at the latest:")
     EVENT_MISSING = (
         "EVENT_MISSING",
         _("Send the event on the task's page, with handle.send_event(), or with manage.py horsies_task event."),
@@ -102,15 +103,7 @@ class ReasonCode(TextChoices):
 
 
 #: The reasons whose time is a part of their text.
-_TIMED: Final = frozenset(
-    {
-        ReasonCode.RATE_LIMITED,
-        ReasonCode.SLEEPS,
-        ReasonCode.WAITS_FOR_EVENT,
-        ReasonCode.WAITS_FOR_WORKFLOW,
-        ReasonCode.WAITS_FOR_STEP,
-    }
-)
+_TIMED: Final = frozenset({ReasonCode.RATE_LIMITED, ReasonCode.WAIT_ENDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,18 +218,20 @@ def _pending(task: Task, now: datetime) -> Iterator[Reason]:
 
 def _wait(task: Task, waits_for: str, now: datetime) -> Iterator[Reason]:
     """Yield what a task that has begun waits for, for how long it has, and how to end that."""
-    (kind, _colon, name), until = waits_for.partition(":"), waits_until(task, now)
+    kind, _colon, name = waits_for.partition(":")
     match kind:
         case "event":
-            yield Reason.of(ReasonCode.WAITS_FOR_EVENT, until, name=name)
+            yield Reason.of(ReasonCode.WAITS_FOR_EVENT, name=name)
         case "workflow":
-            yield Reason.of(ReasonCode.WAITS_FOR_WORKFLOW, until, [RelatedRow(Workflow, name, name)])
+            yield Reason.of(ReasonCode.WAITS_FOR_WORKFLOW, None, [RelatedRow(Workflow, name, name)])
         case "step":
-            yield Reason.of(ReasonCode.WAITS_FOR_STEP, until, name=name)
+            yield Reason.of(ReasonCode.WAITS_FOR_STEP, name=name)
         case _:
-            yield Reason.of(ReasonCode.SLEEPS, until)
+            yield Reason.of(ReasonCode.SLEEPS)
     if (since := waits_since(task)) is not None:
         yield Reason.of(ReasonCode.WAITED, duration=format_duration(now - since))
+    if (until := waits_until(task, now)) is not None:
+        yield Reason.of(ReasonCode.WAIT_ENDS, until)
     if kind == "event":
         yield Reason.of(ReasonCode.EVENT_MISSING)
 
