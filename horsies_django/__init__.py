@@ -19,7 +19,7 @@ from .core.workflow_status import (
     WorkflowTaskStatus,
 )
 from .enqueue.context import TaskContext
-from .enqueue.handle import Progress, TaskHandle, TaskInfo, asend_events, send_events
+from .enqueue.handle import Progress, StepInfo, TaskHandle, TaskInfo, asend_events, send_events
 from .enqueue.task import HorsiesTask, register_task, task
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
@@ -81,6 +81,7 @@ __all__ = [
     "RetryPolicy",
     "SleepNode",
     "Snooze",
+    "StepInfo",
     "SubWorkflowNode",
     "SubWorkflowSummary",
     "SuccessCase",

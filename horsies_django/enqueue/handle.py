@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db.models import TextField
+from django.db.models import F, TextField
 from django.db.models.functions import Cast
 
 from ..core import recent_exceptions
@@ -67,6 +67,24 @@ class TaskInfo:
     error_code: str | None
     progress: Progress | None
     result: TaskResult[Any, TaskError[Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInfo:
+    """A snapshot of what a task has recorded of a step.
+
+    ``number`` counts from 1 within a name. ``kind`` is step, batches, event, wait, sleep or patch; ``status`` is
+    WAITING, RUNNING, UNREAD (an event that the body has not read), COMPLETED or FAILED. ``result`` is None before that.
+    """
+
+    name: str
+    number: int
+    kind: str
+    status: str
+    attempts: int
+    result: TaskResult[Any, TaskError[Any]] | None
+    started_at: datetime
+    completed_at: datetime | None
 
 
 class TaskHandle(Generic[T]):
@@ -171,6 +189,34 @@ class TaskHandle(Generic[T]):
             raise ValueError(f"{self!r} has 1,000 events that its body has not read; allowed: no more.")
         return False
 
+    def steps(self) -> list[StepInfo]:
+        """Return what the task has recorded, in the order of its body; then its waits and unread events."""
+        from ..core.backends import reads_typed
+        from ..models import TaskStep
+
+        columns = [entry.name for entry in fields(StepInfo)]
+        rows = TaskStep.objects.using(self._database).filter(task=self.id)
+        rows = rows.order_by(F("position").asc(nulls_last=True), "pk")
+        listed = rows.values(*columns, "task__backend", "task__typed_payload")
+        infos = []
+        for row in listed:
+            typed = reads_typed(row.pop("task__backend"), row.pop("task__typed_payload"))
+            stored = row.pop("result")
+            infos.append(StepInfo(**row, result=None if stored is None else result_reader.restore(stored, typed)))
+        return infos
+
+    def fork(self, from_step: str | None = None, kwargs: Mapping[str, Any] | None = None) -> TaskHandle[T]:
+        """Run the task again as a new one, and return its handle.
+
+        The new task has the records before the first one of the name ``from_step``, and none without it, so it repeats
+        the rest. ``kwargs`` replace arguments of the same names. It has no unique key, and its keys for other services
+        are its own. Raises ValueError for an unknown step, which names the known ones, and for a task that can't be
+        sent alone; TypeError or ValueError for arguments that don't fit.
+        """
+        from .fork import fork
+
+        return fork(self, from_step, kwargs)
+
     def _unwrapped(self, result: TaskResult[T, TaskError[Any]]) -> T:
         try:
             return result.unwrap()
@@ -199,6 +245,14 @@ class TaskHandle(Generic[T]):
     async def aretry(self) -> bool:
         """See :meth:`retry`."""
         return await sync_to_async(self.retry)()
+
+    async def asteps(self) -> list[StepInfo]:
+        """See :meth:`steps`."""
+        return await sync_to_async(self.steps)()
+
+    async def afork(self, from_step: str | None = None, kwargs: Mapping[str, Any] | None = None) -> TaskHandle[T]:
+        """See :meth:`fork`."""
+        return await sync_to_async(self.fork)(from_step, kwargs)
 
     async def asend_event(self, name: str, payload: Any = None) -> bool:
         """See :meth:`send_event`."""

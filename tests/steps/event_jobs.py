@@ -74,3 +74,20 @@ def waits_in_a_limit(context: TaskContext, name: str = "approved") -> Any:
     payload = context.wait_event(name)
     write_entry(f"{name} after")
     return payload
+
+
+@task(takes_context=True)
+def two_keys(context: TaskContext, first: str, second: str) -> list[str]:
+    """Return the keys of two steps, as each was first called."""
+    names = {"first": first, "second": second}
+    return [context.step(name, _noted, text, context.key(name)) for name, text in names.items()]
+
+
+def _noted(text: str, key: str) -> str:
+    note(text)
+    return key
+
+
+@task(takes_context=True, retention=0)
+def forgotten(context: TaskContext) -> None:
+    context.step("forgotten", note, "forgotten")
