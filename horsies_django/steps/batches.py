@@ -156,7 +156,8 @@ class Loop(Generic[Row]):
         self._pause = delay_seconds("batches(pause=)", pause)
         self._size = size
         self._record = StepRecord(*run.replay.begin(StepKind.BATCHES, name), StepKind.BATCHES, StepStatus.RUNNING)
-        self._turn: Turn[Row] | None = None  # one that is open, or was rolled back
+        self._turn: Turn[Row] | None = None
+        self._is_whole = True  # no turn is open or has failed
         self._longest = -math.inf  # seconds of the longest turn
         self._reported: str | None = None
         self.run = run
@@ -206,7 +207,7 @@ class Loop(Generic[Row]):
             if self._turn is not None:
                 self._turn.roll_back(RuntimeError("The loop has ended."))
             if self._record.status == StepStatus.RUNNING:
-                self.run.replay.leave(self._record, is_whole=self._turn is None)
+                self.run.replay.leave(self._record, is_whole=self._is_whole)
 
     def _find(self) -> None:
         """Read the record of an earlier run."""
@@ -245,6 +246,7 @@ class Loop(Generic[Row]):
         if self._record.status == StepStatus.COMPLETED:
             return None
         self._check()
+        self._is_whole = False
         turn = self._turn = Turn(self)
         return None if turn.is_committed else turn
 
@@ -272,7 +274,7 @@ class Loop(Generic[Row]):
 
     def record_end(self, record: StepRecord, seconds: float) -> None:
         """Go on from a turn that is committed and has taken so many seconds."""
-        self._record, self._turn = record, None
+        self._record, self._is_whole = record, True
         self._longest = max(self._longest, seconds)
         if self.run.progress == self._reported:  # otherwise the body reports its own
             done, total = self._state["rows"], self._state.get("total")
