@@ -170,7 +170,10 @@ def _warnings(snapshot: MetricsSnapshot, links: Links) -> Iterator[str]:
     """Yield warnings: those of queues, workers and schedules only for users who may view these."""
     if links.can_view(Queue):
         yield from _queue_warnings(snapshot, links)
-    if any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying")) and not snapshot.alive:
+    if (
+        any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying", "awaiting"))
+        and not snapshot.alive
+    ):
         yield _("No worker is online, so no task runs. Start one: python manage.py horsies_worker")
     if links.can_view(Worker):
         yield from _worker_warnings(snapshot)
