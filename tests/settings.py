@@ -33,6 +33,7 @@ MODULES = [
     "tests.steps.batch_jobs",
     "tests.steps.jobs",
     "tests.steps.event_jobs",
+    "tests.steps.race_jobs",
     "tests.steps.scripts",
     "tests.worker.execution.jobs",
     "tests.worker.execution.memory_jobs",

@@ -6,7 +6,6 @@ from typing import Any
 
 from horsies_django import BatchHandle, TaskContext, TaskHandle, WorkflowHandle, task
 from horsies_django.exceptions import WaitTimeout
-from tests.jobs.entries import write_entry
 from tests.steps.jobs import note
 
 
@@ -65,15 +64,6 @@ def sleeps_as_node(context: TaskContext) -> str:
     context.step("before", note, "before")
     context.sleep(3600)
     return context.step("after", note, "after")
-
-
-@task(takes_context=True, max_concurrency=1)
-def waits_in_a_limit(context: TaskContext, name: str = "approved") -> Any:
-    """Hold the only place before and after a wait, and none while it waits."""
-    write_entry(f"{name} before")
-    payload = context.wait_event(name)
-    write_entry(f"{name} after")
-    return payload
 
 
 @task(takes_context=True)
