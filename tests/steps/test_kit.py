@@ -7,7 +7,7 @@ import pytest
 from horsies_django import TaskStatus
 from horsies_django.core.compat import BaseTaskBackend
 from horsies_django.exceptions import StepFailed, TaskInterrupt, TaskSuspended, WaitTimeout
-from horsies_django.testing import assert_waiting, drain, immediate, run, task_context, travel
+from horsies_django.testing import assert_waiting, captured, drain, immediate, run, task_context, travel
 from tests.steps.jobs import sleeps
 from tests.steps.scripts import ascripted, scripted
 
@@ -191,3 +191,22 @@ def test_under_a_backend_of_the_framework_steps_run_and_a_wait_fails(send_script
 
     assert handle.status() == TaskStatus.FAILED
     assert "TaskSuspended: The task waits for" in handle.get(0).err_value.message
+
+
+@pytest.mark.django_db
+def test_a_drain_runs_a_body_whose_event_was_sent(run_script):
+    handle = run_script(lambda context: order(context, 5))
+    assert_waiting(handle, "event:approved")
+
+    assert handle.send_event("approved", {"by": "Ada"})
+    drain()
+
+    assert handle.value(0) == [{"charged": 5}, {"by": "Ada"}]
+    assert calls == ["charge 5"]
+
+
+@pytest.mark.django_db
+def test_an_event_for_a_captured_call_goes_nowhere():
+    with captured():
+        handle = sleeps.send(60)
+        assert handle.send_event("approved") is False
