@@ -10,6 +10,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.models import Count, F, Window
 from django.db.models.functions import Lower, RowNumber
+from django.db.models.signals import post_init
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import TaskStatus
@@ -122,6 +123,25 @@ def test_a_turn_whose_failure_the_body_has_caught_is_done_in_a_later_run(items, 
     handle = jobs.goes_on_after_a_failure.send(broken)
 
     run_due(retries=True)
+
+    assert handle.value(0) is None
+    assert counts() == [1] * 7
+    assert entries() == ["caught", "after"]
+
+
+def test_a_loop_whose_rows_could_not_be_read_goes_on_in_a_later_run(items):
+    left = [jobs.Broken("once")]
+
+    def fail_once(**kwargs):
+        if left:
+            raise left.pop()
+
+    handle = jobs.goes_on_after_a_failure.send("nothing")
+    post_init.connect(fail_once, sender=Item)
+    try:
+        run_due(retries=True)
+    finally:
+        post_init.disconnect(fail_once, sender=Item)
 
     assert handle.value(0) is None
     assert counts() == [1] * 7
