@@ -79,7 +79,7 @@ WORDS = {
     *(entry.name for kind in (HorsiesTask, horsies_django.RetryPolicy, options.Options) for entry in fields(kind)),
     *(status.value for status in TaskStatus),
     *(code.value for code in WorkflowCode),
-    *(code.value for kind in ("Operational", "Outcome") for code in getattr(horsies_django, f"{kind}Code")),
+    *(code.value for kind in ("Operational", "Outcome", "Contract") for code in getattr(horsies_django, f"{kind}Code")),
     *(name for name in vars(global_settings) if name.isupper()),
     "OPTIONS",
     "QUEUES",
@@ -115,7 +115,7 @@ def test_every_import_in_a_block_of_a_page_exists(page):
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text().splitlines()
 
-    assert len(PAGES) == 7
+    assert len(PAGES) == 8
     assert set(PAGES) <= set(index)
 
 

@@ -54,8 +54,9 @@ class LongWork:
 
     __slots__ = ()
 
-    run: StepRun
-    task_result: Any
+    if TYPE_CHECKING:  # TaskContext declares them
+        run: StepRun
+        task_result: Any
 
     @overload
     def batches(
