@@ -19,3 +19,20 @@ def scripted(context: TaskContext) -> Any:
 @task(takes_context=True)
 async def ascripted(context: TaskContext) -> Any:
     return await bodies[-1](context)
+
+
+#: The outcomes that the middleware has seen.
+outcomes: list[str] = []
+
+
+def recording(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Record how attempts end."""
+
+    def around(call: Any) -> Any:
+        try:
+            return run(call)
+        except BaseException as error:
+            outcomes.append(call.outcome_of(error)[0])
+            raise
+
+    return around

@@ -15,6 +15,8 @@ from horsies_django.exceptions import StepFailed, TaskSuspended
 from horsies_django.models import Task, TaskAttempt, TaskStep
 from horsies_django.steps import replay
 from horsies_django.testing import drain
+from horsies_django.worker import execution
+from tests.steps import scripts
 from tests.steps.jobs import Refused, note, refuse
 
 pytestmark = pytest.mark.django_db
@@ -218,6 +220,15 @@ def test_a_value_above_max_payload_bytes_fails_the_step_and_undoes_an_atomic_one
     assert entries() == []
 
 
+def test_the_error_of_a_value_that_cannot_be_stored_does_not_quote_the_value(run_script, caplog):
+    secret = "".join(["41", "11"])  # a traceback quotes the source
+
+    error = error_of(run_script(lambda context: context.step("card", lambda: {"number": secret, "card": object()})))
+
+    assert "the value of the step 'card'" in error.message
+    assert secret not in error.message + caplog.text
+
+
 # Failures.
 
 
@@ -357,6 +368,24 @@ def test_an_outage_while_a_step_is_recorded_is_not_its_failure(run_script, entri
     assert TaskAttempt.objects.count() == 2
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_that_was_lost_during_a_long_step_is_replaced_before_the_record(run_script, entries, monkeypatch):
+    if connection.vendor == "sqlite":
+        return  # its connections are not lost
+    monkeypatch.setattr(execution, "IDLE_CONNECTION", -1.0)
+
+    def lose_connection():
+        note("effect")
+        connection.connection.close()
+        return "called"
+
+    handle = run_script(lambda context: context.step("call", lose_connection))
+
+    assert handle.value(0) == "called"
+    assert entries() == ["effect"]
+    assert not TaskAttempt.objects.exclude(outcome="COMPLETED").exists()
+
+
 def test_a_task_has_at_most_max_records(run_script, entries, monkeypatch):
     monkeypatch.setattr(replay, "MAX_RECORDS", 3)
 
@@ -403,6 +432,23 @@ def test_an_error_after_a_suspension_is_dropped(run_script, caplog):
 
     assert Task.objects.get().waits_for == "event:approved"
     assert "Refused('late') is dropped" in caplog.text
+
+
+def test_a_time_limit_is_for_each_run_of_the_body_and_waits_do_not_count(run_script):
+    handle = run_script(lambda context: [context.sleep(3600), context.sleep(3600)], timeout=60)
+    drain(scheduled=True)
+
+    assert handle.value(0) == [None, None]
+
+
+def test_middleware_sees_a_suspension_as_a_snooze(run_script, settings):
+    options = settings.TASKS["default"]["OPTIONS"] | {"middleware": ["tests.steps.scripts.recording"]}
+    settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": options}}
+    scripts.outcomes.clear()
+
+    run_script(lambda context: context.sleep(3600))
+
+    assert scripts.outcomes == ["snoozed"]
 
 
 def test_asyncio_tasks_with_steps_are_cancelled_and_awaited_before_the_task_waits(run_script):
