@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import Error, IntegrityError, OperationalError, connections, models, transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, TextField, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Greatest, Replace, Substr
 
 from ..core import lifecycle
@@ -323,12 +323,15 @@ class TaskQuerySet(OperatorActions["Task"]):
         return self.all_rows().pending().filter(Exists(came.filter(task=OuterRef("pk"), name=OuterRef("waits_for"))))
 
     def whose_workflow_ended(self) -> TaskQuerySet:
-        """Waiting tasks whose workflow or batch has ended."""
+        """Waiting tasks whose workflow or batch has ended, or was deleted."""
         hexadecimal = Replace(Substr("waits_for", len(WORKFLOW_WAIT) + 1), Value("-"), Value(""))
         is_workflow = Q(waits_for__gte=WORKFLOW_WAIT, waits_for__lt=WORKFLOW_WAIT[:-1] + chr(ord(":") + 1))
         key = Case(When(is_workflow, then=Cast(hexadecimal, models.UUIDField())))
-        ended = Workflow.objects.using(self.db).filter(pk=OuterRef("key"), status__in=sorted(WORKFLOW_TERMINAL_STATES))
-        return self.all_rows().pending().filter(is_workflow).alias(key=key).filter(Exists(ended))
+        state = Workflow.objects.using(self.db).filter(pk=OuterRef("key")).values("status")[:1]  # never a join
+        has_ended = Q(state__in=sorted(WORKFLOW_TERMINAL_STATES)) | Q(state__isnull=True)
+        return (
+            self.all_rows().pending().filter(is_workflow).alias(key=key).alias(state=Subquery(state)).filter(has_ended)
+        )
 
     def wake_after_commit(self, names: Collection[str]) -> None:
         """Wake those of these tasks that wait for one of these names, once the current transaction has committed."""
