@@ -54,7 +54,8 @@ def test_list_shows_the_tasks_of_a_state(task, state):
     assert code == 0
     heads, *rows = out.splitlines()
     assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when", "error", "fingerprint"]
-    assert [row.split()[:3] for row in rows] == [[str(made[state].pk), state, "tests.jobs.tasks.noop"]]
+    assert [row.split()[:2] for row in rows] == [[str(made[state].pk), state]]
+    assert "  tests.jobs.tasks.noop  " in rows[0]
 
 
 @pytest.mark.once
