@@ -2,7 +2,7 @@
 
 Each run starts the body from the top. A step that an earlier run has kept gives its value; the first that is not known
 runs. In a function, a step that is not known while kept ones are unmet means that the code has changed. In a coroutine
-there is no order, because steps may be gathered.
+there is no order, because steps may be gathered; neither in other threads of a function.
 """
 
 from __future__ import annotations
@@ -211,7 +211,8 @@ class Replay:
             self._keep_left(*self._left.pop())
         record = self.records.get(key)
         self._unmet.pop(key, None)
-        if record is None and not self.run.claimed.is_async and (unmet := self.first_unmet()) is not None:
+        has_order = not self.run.claimed.is_async and key[0] not in self._used_outside
+        if record is None and has_order and (unmet := self.first_unmet()) is not None:
             asked = StepRecord(*key, "", "").label
             self.decide(
                 StepMismatch(

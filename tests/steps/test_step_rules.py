@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Discard, Retry, RetryPolicy, Snooze, TaskStatus
@@ -123,6 +124,26 @@ def test_outside_the_body_s_own_asyncio_task_a_name_is_used_once(run_script):
 
     assert (a, b) == ("a", "b")
     assert ["was used before" in text for text in refused] == [True, True]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_steps_in_other_threads_of_a_function_have_no_order(run_script, entries):
+    def body(context):
+        def call(name):
+            with ThreadPoolExecutor(1) as threads:
+                value = threads.submit(context.step, name, note, name).result()
+                threads.submit(connections.close_all).result()
+            return value
+
+        values = [call(name) for name in ("b" if context.attempt == 1 else "ab")]
+        if context.attempt == 1:
+            raise Refused
+        return values
+
+    handle = run_script(body, attempts=2)
+
+    assert handle.value(0) == ["a", "b"]
+    assert entries() == ["b", "a"]
 
 
 def test_a_wait_in_another_thread_or_asyncio_task_is_refused(run_script):
