@@ -11,9 +11,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from horsies_django.models import Task
+from horsies_django.testing import drain
 from tests.conftest import ROOT, Process, database_url
 from tests.jobs import tasks
 from tests.ops.inspector.factories import COLUMNS, make, one_of_each, some
+from tests.steps import event_jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -354,3 +356,16 @@ def test_the_task_command_exits_1_without_tables(tmp_path):
 
     assert process.wait() == 1
     assert "migrate" in process.output
+
+
+def test_event_sends_an_event_to_waiting_tasks(task):
+    handle = event_jobs.waits.send()
+    drain()
+
+    code, out, errors = task("event", "approved", handle.id, uuid4(), "--payload", '{"by": 7}')
+    assert (code, out, errors) == (1, "sent: 1\n", "1 skipped: they have ended, or have 1,000 events to read.")
+    drain()
+
+    assert handle.value(0) == [{"by": 7}]
+    assert "  step note: COMPLETED" in task("show", handle.id)[1]
+    assert task("event", "approved", handle.id, "--payload", "{")[0] == 2

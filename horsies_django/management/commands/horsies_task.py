@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from horsies_django.core.compat import InvalidTask
 from horsies_django.core.exceptions import PayloadMismatch
 from horsies_django.management.base import QueueCommand, usage_errors
-from horsies_django.management.tasks import act, enqueue, show
+from horsies_django.management.tasks import act, enqueue, event, show
 from horsies_django.ops.inspector import Inspector, tasks
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.task_states import ALLOWED
@@ -26,6 +26,7 @@ List tasks, show them, and change them: by id, or all that match filters.
   horsies_task run --all --status scheduled --task shop.tasks.remind
   horsies_task list --status failed --older-than 7d --all --ids | horsies_task delete -
   horsies_task move --all --queue bulk --to-queue slow --dry-run
+  horsies_task event approved 01991f3e-… --payload '{"by": 7}'
   horsies_task enqueue shop.tasks.remind --kwargs '{"user": 7}' --in 2h
 
 Sensitive values of tasks are masked, as in the admin. --backend also reads HORSIES_TASK_BACKEND; the flag takes
@@ -72,6 +73,8 @@ class Command(QueueCommand):
                 action_parser.add_argument("--priority", metavar="N", help="The new priority, from -100 to 100.")
         enqueue.add_arguments(self.add_action(actions, "enqueue", "Send a call of a task of an installed app.", _JSON))
 
+        event.add_arguments(self.add_action(actions, "event", "Send an event to bodies that wait for it.", _JSON))
+
     def handle(self, *args: Any, **options: Any) -> None:
         with usage_errors():
             inspector = tasks(self.flag("backend", options["backend"])[1])
@@ -91,6 +94,8 @@ class Command(QueueCommand):
                 show.print_tasks(inspector, options, self.stdout, self.stderr)
             case "enqueue":
                 enqueue.enqueue(inspector, options, self.stdout)
+            case "event":
+                event.send(inspector, options, self.stdout)
             case action:
                 act.act(inspector, action, options, self.stdout, self.stderr)
 

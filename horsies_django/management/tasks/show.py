@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import fields
 from itertools import chain, islice
 from typing import Any, Final
+from uuid import UUID
 
 from django.core.management.base import CommandError, OutputWrapper
+from django.db.models import F
 
 from horsies_django.core.printable import one_line
 from horsies_django.management.base import table
+from horsies_django.models import TaskStep
 from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.task_states import WAITING, State, Wait, waits_until
@@ -20,6 +23,9 @@ from ...core.numbers import format_brief, format_relative
 from .act import parse_count, parse_filters, parse_ids
 
 _HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "fingerprint", "")
+
+#: Maximum steps that ``show`` prints.
+MAX_STEPS: Final = 100
 
 #: Maximum characters of a line that ``show`` prints.
 MAX_LINE: Final = 2_000
@@ -104,10 +110,18 @@ def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrappe
         elif options["json"]:
             out.write(json.dumps(task.as_json(), ensure_ascii=False))
         else:
-            for line in _detail_lines(task):
+            for line in (*_detail_lines(task), *_step_lines(inspector, key)):
                 out.write(_cut(one_line(line)))
     if missing:
         raise CommandError(f"{missing} not found.", returncode=1)
+
+
+def _step_lines(inspector: Inspector, key: UUID) -> Iterator[str]:
+    """Return a line for each of the first steps and waits, without results, which may be sensitive."""
+    steps = TaskStep.objects.using(inspector.database).filter(task=key)
+    ordered = steps.order_by(F("position").asc(nulls_last=True), "pk")
+    for name, number, status in ordered.values_list("name", "number", "status")[:MAX_STEPS]:
+        yield f"  step {name if number == 1 else f'{name} #{number}'}: {status}"
 
 
 def _cut(line: str) -> str:
