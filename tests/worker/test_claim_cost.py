@@ -161,6 +161,11 @@ def retrying():
     in_depth(deferred=True, enqueued_at=due, next_retry_at=due, retry_count=1)
 
 
+def waiting():
+    due = timezone.now() + timedelta(days=36_500)
+    in_depth(deferred=True, enqueued_at=due, waits_for="event:approved")
+
+
 def finished():
     in_depth(status=TaskStatus.COMPLETED, completed_at=timezone.now())
 
@@ -206,6 +211,7 @@ NO_MARK = pytest.mark.xfail(
 KINDS = [
     later,
     pytest.param(retrying, marks=pytest.mark.slow),
+    pytest.param(waiting, marks=pytest.mark.slow),
     finished,
     pytest.param(failed, marks=pytest.mark.slow),
     pytest.param(running, marks=pytest.mark.slow),
