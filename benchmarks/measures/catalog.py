@@ -60,7 +60,7 @@ def _has_workflows(peer: Peer) -> bool:
 
 
 def _has_steps(peer: Peer) -> bool:
-    return peer.name == "horsies-django-8" or peer.only == "steps"
+    return peer.name in ("horsies-django", "horsies-django-8") or peer.only == "steps"
 
 
 def _in_table(metric: str) -> bool:

@@ -14,7 +14,7 @@ from benchmarks import probe
 from .base import DATABASE, WorkerCommands
 
 #: Tasks at once in a process, and tasks of a claim: the fastest of those that were tried.
-CONCURRENCY = 1
+CONCURRENCY = 20
 BATCH = 20
 
 
