@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db.models import F, TextField
+from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from ..core import recent_exceptions
@@ -195,8 +195,7 @@ class TaskHandle(Generic[T]):
         from ..models import TaskStep
 
         columns = [entry.name for entry in fields(StepInfo)]
-        rows = TaskStep.objects.using(self._database).filter(task=self.id)
-        rows = rows.order_by(F("position").asc(nulls_last=True), "pk")
+        rows = TaskStep.objects.using(self._database).filter(task=self.id).in_order()
         listed = rows.values(*columns, "task__backend", "task__typed_payload")
         infos = []
         for row in listed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 from uuid import UUID
 
 from django.db import connections, models
@@ -26,6 +26,10 @@ from .worker import Worker
 
 class TaskStepQuerySet(models.QuerySet["TaskStep"]):
     """Records are written under the claim of their task; a record that is COMPLETED never changes."""
+
+    def in_order(self) -> Self:
+        """Order the records of a task as its body does; then its waits and unread events."""
+        return self.order_by(F("position").asc(nulls_last=True), "pk")
 
     def records_of(self, task_id: UUID) -> list[StepRecord]:
         """Return the records of a task."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from horsies_django import TaskContext, task
+from horsies_django import Batch, BatchHandle, TaskContext, task
+from tests.jobs.models import Item
 
 
 def charge(amount: int) -> dict[str, Any]:
@@ -41,3 +42,30 @@ def refused(context: TaskContext) -> None:
 def sleeper(context: TaskContext) -> None:
     """Sleep for an hour."""
     context.sleep(3_600)
+
+
+@task(sensitive={"iban"})
+def account() -> dict[str, str]:
+    """Return what its own mask hides."""
+    return {"iban": "DE02 1203"}
+
+
+def start_accounts() -> str:
+    with Batch("accounts") as batch:
+        batch.add(account)
+    return str(batch.handle.id)
+
+
+@task(takes_context=True)
+def waits_for_accounts(context: TaskContext) -> None:
+    """Wait for a batch whose tasks have another mask than this one."""
+    assert context.wait(BatchHandle(context.step("start", start_accounts, atomic=True))).is_ok()
+
+
+@task(takes_context=True, sensitive={"text"})
+def loop(context: TaskContext) -> None:
+    """Fail in the second turn of a loop whose order is a sensitive field."""
+    for number, turn in enumerate(context.batches(Item.objects.order_by("-text"), size=1)):
+        with turn:
+            if number:
+                raise ValueError("the second turn")

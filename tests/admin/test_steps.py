@@ -13,6 +13,7 @@ from horsies_django.models import Task
 from horsies_django.ops.inspector import tasks
 from tests.admin import step_jobs
 from tests.admin.client import address, html_of, log_in, messages_of
+from tests.jobs.models import Item
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
@@ -29,7 +30,10 @@ def table_of(html):
     body = html.partition('id="horsies-steps-table"')[2].partition("</table>")[0].partition("<tbody>")[2]
     rows = re.findall(r"<tr>(.*?)</tr>", body, re.S)
     return [
-        [" ".join(unescape(re.sub("<[^>]*>", " ", cell)).split()) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        [
+            " ".join(unescape(re.sub("<[^>]*>", " ", cell)).split())
+            for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.S)
+        ]
         for row in rows
     ]
 
@@ -61,6 +65,30 @@ def test_the_page_lists_steps_and_waits_with_masked_results(staff, drain):
     assert "<b>ch_1" not in html
 
 
+def test_the_result_of_a_workflow_is_not_shown_where_its_masks_are_unknown(staff, drain):
+    handle = step_jobs.waits_for_accounts.send()
+    drain()
+
+    html = html_of(staff, handle)
+
+    (name, state, result) = columns(html, 0, 1, 2)[-1]
+    assert name.startswith("workflow:")
+    assert (state, "bytes" in result) == ("Completed", True)
+    assert "DE02" not in html
+
+
+def test_the_place_of_a_loop_is_masked_by_the_names_of_its_fields(staff, drain):
+    Item.objects.bulk_create([Item(text="p-7001"), Item(text="p-7002")])
+    handle = step_jobs.loop.send()
+    drain()
+
+    html = html_of(staff, handle)
+
+    ((result,),) = columns(html, 2)
+    assert '"turns": 1' in result
+    assert "p-700" not in html
+
+
 def test_a_failed_step_shows_its_error(staff, drain):
     handle = step_jobs.refused.send()
     drain()
@@ -79,7 +107,7 @@ def test_a_task_without_records_has_no_table(staff, drain):
 
 
 def test_many_records_are_cut_in_the_middle(staff, drain):
-    few, many = step_jobs.many.send(3), step_jobs.many.send(130)
+    few, many = step_jobs.many.send(49), step_jobs.many.send(130)
     drain()
 
     with CaptureQueriesContext(connection) as queries_of_few:
@@ -91,7 +119,7 @@ def test_many_records_are_cut_in_the_middle(staff, drain):
     assert [row[0] for row in rows[:3]] == ["note Step", "note #2 Step", "note #3 Step"]
     assert rows[50] == ["and 30 more"]
     assert [row[0] for row in rows[51:52] + rows[-1:]] == ["note #81 Step", "note #130 Step"]
-    assert len(queries) == len(queries_of_few)
+    assert len(queries) == len(queries_of_few) + 2
 
 
 def test_the_page_says_what_a_task_waits_for_since_when_and_until_when(staff, drain):

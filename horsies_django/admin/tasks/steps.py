@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.db.models import Case, F, TextField, When
+from django.db.models import Case, TextField, When
 from django.db.models.functions import Cast
 from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
@@ -13,42 +13,35 @@ from django.utils.translation import gettext
 
 from ...core.mask import Mask
 from ...core.numbers import format_duration
+from ...core.status import StepKind
 from ...db.expressions import StoredSize
 from ...models import Task, TaskStep
 from ...ops.diagnosis.waiting import and_more
 from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.excerpt import MAX_BYTES, one_line
-from ...ops.payload_view.json_text import chunks
-from ..formatting import cut, format_time
+from ..formatting import as_json, cut, format_time
 
 #: Maximum records at the beginning, and at the end, of the table.
 MAX_FIRST: Final = 50
 MAX_LAST: Final = 50
 
-#: Maximum characters of a result that is not folded.
+#: Maximum characters of a result on one line.
 MAX_LINE: Final = 80
 
 
 def step_table(task: Task) -> dict[str, Any]:
     """Return the first and the last records of a task in the order of its body, and how many are between them.
 
-    Takes two statements, or one if the task has none. A task has at most some ten thousand records: the first statement
-    reads their keys.
+    Takes one statement, or three if there are more than ``MAX_FIRST``.
     """
-    steps = TaskStep.objects.using(task._state.db).filter(task=task.pk)
-    keys = list(steps.order_by(F("position").asc(nulls_last=True), "pk").values_list("pk", flat=True))
-    last = keys[MAX_FIRST:][-MAX_LAST:]
-    more = len(keys) - MAX_FIRST - len(last)
-    rows = _with_short_results(steps).in_bulk([*keys[:MAX_FIRST], *last]) if keys else {}
-    mask = contents_of(task).mask
-    first, end = ([_shown(rows[key], mask) for key in part if key in rows] for part in (keys[:MAX_FIRST], last))
-    return {"first": first, "last": end, "more": and_more(more) if more > 0 else ""}
-
-
-def _with_short_results(steps: Any) -> Any:
-    """Read the size of each result, and the results that are short."""
+    steps = TaskStep.objects.using(task._state.db).filter(task=task.pk).in_order()
     sized = steps.defer("result").annotate(size=StoredSize("result"))
-    return sized.annotate(text=Case(When(size__lte=MAX_BYTES, then=Cast("result", TextField()))))
+    rows = sized.annotate(text=Case(When(size__lte=MAX_BYTES, then=Cast("result", TextField()))))
+    parts, more, mask = [rows[:MAX_FIRST]], 0, contents_of(task).mask
+    if len(parts[0]) == MAX_FIRST:
+        more = max(0, steps.count() - MAX_FIRST - MAX_LAST)
+        parts.append(rows[MAX_FIRST + more :][:MAX_LAST])
+    return {"parts": [[_shown(row, mask) for row in part] for part in parts], "more": and_more(more) if more else ""}
 
 
 def _shown(step: Any, mask: Mask) -> dict[str, Any]:
@@ -66,25 +59,24 @@ def _shown(step: Any, mask: Mask) -> dict[str, Any]:
 def _result(step: Any, mask: Mask) -> SafeString | str:
     """Return the value of a record, or the code and the message of its error, masked as those of its task.
 
-    The name of the step hides it as the name of an argument would.
+    The name of the step hides it as the name of an argument would. Of a workflow's result it shows no value, because
+    the tasks of the workflow have masks of their own.
     """
+    size = f"({filesizeformat(step.size)})" if step.size else ""
     if step.text is None:
-        return f"({filesizeformat(step.size)})" if step.size else ""
+        return size
     stored = mask.apply("result", decode(step.text)) or ""
     if not isinstance(stored, dict):
         return str(stored)
+    is_other = step.kind == StepKind.WAIT
     if isinstance(error := stored.get("err"), dict):
-        return format_html("<strong>{}</strong> {}", error.get("error_code"), cut(str(error.get("message") or "")))
+        message = "" if is_other else cut(str(error.get("message") or ""))
+        return format_html("<strong>{}</strong> {}", error.get("error_code"), message)
+    if is_other:
+        return size
     value = mask.apply(step.name.rpartition(":")[2], stored.get("ok"))
+    if step.kind == StepKind.BATCHES and isinstance(value, dict) and "cursor" in value:
+        names = (name.removeprefix("-") for name in value["order"])
+        value["cursor"] = dict(zip(names, value["cursor"], strict=True))
     line = one_line(value, mask)
-    if len(line) <= MAX_LINE:
-        return format_html("<code>{}</code>", line)
-    text = "".join(chunks(value, mask))
-    key, words = step.pk, f"{line[:MAX_LINE]}…"
-    return format_html(
-        '<details id="horsies-step-{}"><summary><code>{}</code></summary>'
-        '<pre class="horsies-text" tabindex="0">{}</pre></details>',
-        key,
-        words,
-        text,
-    )
+    return format_html("<code>{}</code>", line) if len(line) <= MAX_LINE else as_json(value, mask)
