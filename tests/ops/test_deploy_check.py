@@ -14,7 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Workflow, register_type, wait_for_event
 from horsies_django.core.compat import task_backends
-from horsies_django.models import Schedule, Task, TaskItem, WorkflowTask
+from horsies_django.core.version import __version__
+from horsies_django.db.expressions import NowPlus
+from horsies_django.models import Schedule, Task, TaskItem, Worker, WorkflowTask
 from horsies_django.ops.deploy_check import calls, check_deploy, nodes
 from horsies_django.ops.deploy_check import tasks as task_check
 from horsies_django.schedules.syncing import project_of
@@ -491,6 +493,7 @@ def test_no_statement_reads_a_whole_table():
     some(20, "pending")
     some(20, "scheduled")
     some(20, "running")
+    some(20, "awaiting")
     start_workflow()
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE horsies_tasks")
@@ -520,7 +523,7 @@ def test_the_json_report_is_one_object():
         "breakages": [found | {"example": str(row.pk)}],
         "read": {"tasks": 1, "nodes": 0, "schedules": 1},
         "unread": [],
-        "begun": [],
+        "warnings": [],
     }
     Task.objects.all().delete()
     status, lines = check("--json")
@@ -562,7 +565,7 @@ def test_the_command_exits_with_1_in_a_process_of_its_own(manage):
     assert process.output.endswith("1 found. Read: tasks 1, nodes 0, schedules 0.\n")
 
 
-# Runs that have begun.
+# Runs that have begun, and workers.
 
 
 def test_runs_that_have_begun_under_another_version_are_listed_and_break_nothing(settings, drain):
@@ -582,3 +585,35 @@ def test_runs_that_have_begun_under_another_version_are_listed_and_break_nothing
     assert status == 0
     assert lines[0] == f"run: {step_jobs.order.task_name}: {reason} (1 row, e.g. {old.id})"
     assert lines[1].startswith("Nothing would break. Read: tasks 4")
+
+
+def test_many_scheduled_tasks_hide_no_wait(settings, drain, monkeypatch):
+    monkeypatch.setattr(task_check, "MAX_ROWS", 6)
+    options = settings.TASKS["default"].get("OPTIONS", {})
+    use_backend(settings, OPTIONS={**options, "version": "v1"})
+    waiting = step_jobs.order.send()
+    drain()
+    use_backend(settings, OPTIONS={**options, "version": "v2"})
+    some(9, "scheduled")
+
+    _, lines = check()
+
+    assert lines[0].startswith(f"run: {step_jobs.order.task_name}: ")
+    assert str(waiting.id) in lines[0]
+    assert lines[1] == "There are more scheduled tasks than 6; the others were not read."
+    assert lines[2].endswith("Read: tasks 7, nodes 0, schedules 0.")
+
+
+def test_workers_of_another_release_are_listed_and_break_nothing():
+    workers = Worker.objects.all()
+    workers.register("w1", "w", "host", 1, version="0.0.1")
+    workers.register("w2", "w", "host", 2, version="0.0.1")
+    workers.register("w3", "w", "host", 3, version=__version__)
+    workers.register("gone", "w", "host", 4, version="0.0.1")
+    workers.filter(pk="gone").update(last_beat_at=NowPlus(-86_400))
+
+    status, (line, last) = check()
+
+    assert status == 0
+    assert line == "worker: 0.0.1: it runs another release of horsies-django (2 rows, e.g. w1)"
+    assert last.startswith("Nothing would break. ")

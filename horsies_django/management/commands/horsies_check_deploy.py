@@ -19,8 +19,9 @@ class Command(QueueCommand):
     help = (
         "List what this code would break if it were deployed now: tasks that have not ended whose task, queue or type "
         "it does not know, or whose arguments no longer fit; schedules; and nodes of workflows in flight. "
-        "It also lists tasks whose steps have begun under another version of the code. Run it with "
-        "the new code on the live database. It changes nothing, calls no task, and reads a bounded number of rows. "
+        "It also lists tasks whose steps have begun under another version of the code, and workers of another release "
+        "of horsies-django. Run it with the new code on the live database. It changes nothing, calls no task, and "
+        "reads a bounded number of rows. "
         "--backend also reads HORSIES_CHECK_DEPLOY_BACKEND; the flag takes precedence. Exit status: 0 nothing breaks; "
         "1 something would break, or the database or its tables are unavailable; 2 wrong usage."
     )
@@ -47,7 +48,7 @@ class Command(QueueCommand):
 
 def _lines(report: DeployReport) -> Iterator[str]:
     yield from map(str, report.breakages)
-    yield from map(str, report.begun)
+    yield from map(str, report.warnings)
     yield from report.unread
     read = ", ".join(f"{name} {count:,}" for name, count in report.read.items())
     verdict = f"{len(report.breakages)} found" if report.breakages else "Nothing would break"

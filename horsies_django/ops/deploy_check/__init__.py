@@ -11,7 +11,7 @@ from ...core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ...worker.code_version import code_version
 from .calls import Breakage, Check, DeployReport
 from .nodes import check_nodes
-from .tasks import check_runs, check_schedules, check_tasks
+from .tasks import check_runs, check_schedules, check_tasks, check_workers
 
 __all__ = ["Breakage", "DeployReport", "check_deploy"]
 
@@ -30,6 +30,7 @@ def check_deploy(backend: str | None = None) -> DeployReport:
     check = Check(database, backend, queues)
     check_tasks(check)
     check_runs(check, {code_version(each.config) for each in backends.values()})
+    check_workers(check, max(each.config.recovery.claimed_stale_after for each in backends.values()))
     check_nodes(check)
     for alias, each in backends.items():
         if backend in (None, alias):

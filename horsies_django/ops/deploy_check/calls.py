@@ -34,7 +34,8 @@ class Breakage:
     """Rows that would break for one reason.
 
     Attributes:
-        what: ``task``, ``queue``, ``schedule``, ``node``, ``condition``, ``workflow`` or ``run``.
+        what: ``task``, ``queue``, ``schedule``, ``node``, ``condition`` or ``workflow``; ``run`` or ``worker`` in a
+            warning.
         name: The name that the rows have.
         reason: Why they would break, as a clause.
         count: How many rows were found.
@@ -66,13 +67,14 @@ class DeployReport:
 
     Attributes:
         breakages: What would break, sorted.
-        begun: Tasks with steps that have begun under another version of the code. They may break.
+        warnings: What may break: tasks with steps that have begun under another version of the code, and workers of
+            another release of this package.
         read: How many rows of each kind were read.
         unread: A sentence for each part that was not read to its end.
     """
 
     breakages: Sequence[Breakage]
-    begun: Sequence[Breakage]
+    warnings: Sequence[Breakage]
     read: Mapping[str, int]
     unread: Sequence[str]
 
@@ -152,8 +154,9 @@ class Check:
         found = [self._breakages[key] for key in sorted(self._breakages)]
         for each in found:
             each.is_at_least = each.what in self._partial
-        breakages, begun = ([each for each in found if (each.what == "run") == is_run] for is_run in (False, True))
-        return DeployReport(breakages, begun, dict(self.read), self._unread)
+        warnings = [each for each in found if each.what in ("run", "worker")]
+        breakages = [each for each in found if each not in warnings]
+        return DeployReport(breakages, warnings, dict(self.read), self._unread)
 
 
 def find_task(name: str) -> FrameworkTask[..., Any] | None:

@@ -11,13 +11,14 @@ from django.db.models.functions import Cast
 
 from ...core.backends import ConfiguredBackend
 from ...core.compat import FrameworkTask
+from ...core.version import __version__
 from ...db.skip_scan import distinct
 from ...enqueue.task import HorsiesTask
-from ...models import Schedule, Task, TaskItem, TaskStep
+from ...models import Schedule, Task, TaskItem, TaskStep, Worker
 from ...models.claim.query import ORDER
 from ...models.transitions import TaskQuerySet
 from ...schedules.syncing import project_of
-from ..keyset.scopes import DEFERRED, HELD
+from ..keyset.scopes import AWAITING, DEFERRED, HELD
 from .calls import (
     Check,
     definition_parameters,
@@ -62,6 +63,7 @@ class _Row(NamedTuple):
     has_inputs: bool
     item_count: int | None
     workflow_id: UUID | None
+    waits_for: str | None
 
     @property
     def is_group(self) -> bool:
@@ -79,8 +81,10 @@ def check_tasks(check: Check) -> None:
     The tasks of workflows' nodes are read for their queues alone: the check of nodes knows their arguments.
     """
     tasks: TaskQuerySet = Task.objects.using(check.database)
-    held, deferred = (tasks.filter(each.rows).order_by(*each.order) for each in (HELD.ranges[0], DEFERRED.ranges[0]))
+    scopes = (each.ranges[0] for each in (HELD, AWAITING, DEFERRED))
+    held, awaiting, deferred = (tasks.filter(each.rows).order_by(*each.order) for each in scopes)
     _read(check, "tasks that workers hold", held, MAX_ROWS)
+    _read(check, "tasks that wait without a slot", awaiting, MAX_ROWS, awaits=True)
     _read(check, "scheduled tasks", deferred, MAX_ROWS)
     _read(check, "tasks that wait for a limit", tasks.blocked().order_by("limit_key", *ORDER), MAX_ROWS)
     left = MAX_OF_QUEUES
@@ -100,13 +104,14 @@ def _queue_names(tasks: TaskQuerySet, is_async: bool) -> Sequence[str]:
     return [name for (name,) in names.rows(tasks.db)]
 
 
-def _read(check: Check, label: str, tasks: TaskQuerySet, limit: int) -> int:
-    """Read rows that one index has in this order; return how many."""
+def _read(check: Check, label: str, tasks: TaskQuerySet, limit: int, *, awaits: bool = False) -> int:
+    """Read rows that one index has in this order; return how many. Those that wait without a slot have their own."""
     sentence = f"There are more {label} than {limit:,}; the others were not read."
     number, rows = 0, tasks.values_list(*_Row._fields)[: limit + 1].iterator()
     for row in map(_Row._make, check.read_rows(rows, limit, sentence, "task", "queue", "run")):
         number += 1
-        if check.backend not in (None, row.backend):  # here: a condition would read any number of others' rows
+        # Here: conditions would read any number of others' rows.
+        if check.backend not in (None, row.backend) or awaits != (row.waits_for is not None):
             continue
         check.read["tasks"] += 1
         check.add_queue(row.queue_name, row.id)
@@ -184,6 +189,13 @@ def check_runs(check: Check, versions: Collection[str]) -> None:
         rows = tasks.filter(Exists(others.filter(task=OuterRef("pk"))), pk__in=keys[place : place + BATCH])
         for key in rows.order_by("pk").values_list("pk", flat=True):
             check.add("run", begun[key], "it has begun under another version of the code", key)
+
+
+def check_workers(check: Check, seconds: float) -> None:
+    """Look which workers with a heartbeat in the last ``seconds`` run another release of this package."""
+    others = Worker.objects.using(check.database).alive(seconds).exclude(version=__version__)
+    for key, version in others.order_by("pk").values_list("pk", "version"):
+        check.add("worker", version, "it runs another release of horsies-django", key)
 
 
 # Schedules.
