@@ -14,7 +14,6 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from ..core import recent_exceptions
-from ..core.backends import config_of
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from ..core.exceptions import TaskFailed
 from ..core.ids import parse_uuid
@@ -183,7 +182,7 @@ class TaskHandle(Generic[T]):
         """
         from ..steps import events
 
-        if events.send(config_of(self.backend), name, {self.id: payload}):
+        if events.send(name, {self.backend: {self.id: payload}}):
             return True
         if events.live(self._database, [self.id]):
             raise ValueError(f"{self!r} has 1,000 events that its body has not read; allowed: no more.")
@@ -301,11 +300,11 @@ def send_events(payloads: Mapping[TaskHandle[Any] | UUID | str, Any], name: str)
     """
     from ..steps import events
 
-    by_backend: dict[str, dict[UUID, Any]] = defaultdict(dict)
+    by_backend = defaultdict[str, dict[UUID, Any]](dict)
     for key, payload in payloads.items():
         handle = key if isinstance(key, TaskHandle) else TaskHandle[Any](key)
         by_backend[handle.backend][handle.id] = payload
-    return sum(len(events.send(config_of(backend), name, by_id)) for backend, by_id in by_backend.items())
+    return len(events.send(name, by_backend))
 
 
 async def asend_events(payloads: Mapping[TaskHandle[Any] | UUID | str, Any], name: str) -> int:

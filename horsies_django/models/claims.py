@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ..core.results import TaskError
-from ..core.serialization import dumps
+from ..core.serialization import clean_text, dumps
 from .attempt import AttemptError
 
 #: The queue of a task, and whether it is async.
@@ -92,6 +92,16 @@ NAME_LENGTH: Final = 255
 #: The start of what a task waits for: before the name of an event, and before the id of a workflow or a batch.
 EVENT_WAIT: Final = "event:"
 WORKFLOW_WAIT: Final = "workflow:"
+
+#: Maximum characters of an event's name: with its prefix, it is the name of a step.
+EVENT_NAME_LENGTH: Final = NAME_LENGTH - len(EVENT_WAIT)
+
+
+def check_event_name(name: object) -> None:
+    """Raise ValueError unless this may be the name of an event."""
+    if not isinstance(name, str) or not 0 < len(name) <= EVENT_NAME_LENGTH or name != clean_text(name):
+        raise ValueError(f"The name of an event is {name!r}; allowed: a text of 1 to {EVENT_NAME_LENGTH} characters.")
+
 
 #: Seconds after which a wait without a timeout goes on at the latest: a hundred years.
 FOREVER: Final = 100 * 365 * 86_400.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import Case, Count, Exists, F, OuterRef, Q, Subquery, TextField, Value, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce
 from django.db.models.lookups import Exact, IsNull, LessThan
 from django.utils.translation import gettext_lazy as _
@@ -78,10 +78,7 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         Left out are tasks with too many unread events, and those to which another sender writes the same number, or
         which begin to wait under it: the unique constraint decides.
         """
-        steps = self.filter(task=OuterRef("pk")).order_by()
-        of_name = steps.filter(name=name)
-        unread = steps.filter(status=StepStatus.UNREAD).values("task").annotate(count=Count("pk")).values("count")
-        tasks = _tasks().using(self.db).filter(pk__in=payloads, status__in=sorted(TASK_LIVE_STATES))
+        of_name = self.filter(task=OuterRef("pk"), name=name).order_by()
         columns = {
             "task_id": F("pk"),
             "name": Value(name),
@@ -94,11 +91,14 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
             "claim": Value(0),
             "started_at": Now(),
         }
-        free = tasks.filter(
-            ~Exists(of_name.filter(status=StepStatus.WAITING)),
-            LessThan(Coalesce(Subquery(unread), 0), MAX_UNREAD),
-        )
+        free = self.with_room(payloads).filter(~Exists(of_name.filter(status=StepStatus.WAITING)))
         return Statement.insert(TaskStep, free, columns).keys(self.db, "task_id")
+
+    def with_room(self, keys: Collection[UUID]) -> QuerySet[Any]:
+        """Return those of these tasks that are live and may get another event that nobody has read."""
+        unread = self.filter(task=OuterRef("pk"), status=StepStatus.UNREAD).order_by().values("task")
+        has_room = LessThan(Coalesce(Subquery(unread.annotate(count=Count("pk")).values("count")), 0), MAX_UNREAD)
+        return _tasks().using(self.db).filter(has_room, pk__in=keys, status__in=sorted(TASK_LIVE_STATES))
 
 
 #: Maximum events of a task that its body has not read.

@@ -1,6 +1,7 @@
 """Waits: a body gives up its slot until an event comes, or the end of a workflow."""
 
 from contextlib import suppress
+from datetime import date
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -115,8 +116,9 @@ def test_a_task_keeps_a_thousand_unread_events():
         for number in range(1, 1_001)
     )
 
-    with pytest.raises(ValueError, match="1,000 events"):
+    with CaptureQueriesContext(connection) as queries, pytest.raises(ValueError, match="1,000 events"):
         handle.send_event("approved")
+    assert len(queries) < 10
     assert send_events({handle: None}, "approved") == 0
 
 
@@ -124,6 +126,31 @@ def test_a_task_keeps_a_thousand_unread_events():
 def test_a_bad_name_of_an_event_is_refused(name):
     with pytest.raises(ValueError, match="allowed"):
         event_jobs.waits.send().send_event(name)
+
+
+def test_a_payload_that_cannot_be_stored_keeps_all_tasks_from_their_events():
+    first, second = event_jobs.waits.send_many([{}, {}])
+
+    with pytest.raises(TypeError, match="'approved'"):
+        send_events({first: 1, second: object()}, "approved")
+
+    assert not TaskStep.objects.exists()
+
+
+def test_a_payload_has_the_type_tags_of_its_task_whatever_the_serializer_is_now(settings):
+    plain = event_jobs.waits.send()
+    options = settings.TASKS["default"]["OPTIONS"]
+    settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": options | {"serializer": "rich"}}}
+    rich, value = event_jobs.waits.send(), {"$": "not a tag", "on": date(2030, 1, 2)}
+
+    assert rich.send_event("approved", value)
+    with pytest.raises(TypeError, match="'approved'"):
+        plain.send_event("approved", value)
+    assert plain.send_event("approved", {"__type__": "date"})
+    run_due()
+
+    assert rich.value(0) == [value]
+    assert plain.value(0) == [{"__type__": "date"}]
 
 
 def test_async_callers_send_events():
