@@ -98,7 +98,8 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         """Return those of these tasks that are live and may get another event that nobody has read."""
         unread = self.filter(task=OuterRef("pk"), status=StepStatus.UNREAD).order_by().values("task")
         has_room = LessThan(Coalesce(Subquery(unread.annotate(count=Count("pk")).values("count")), 0), MAX_UNREAD)
-        return _tasks().using(self.db).filter(has_room, pk__in=keys, status__in=sorted(TASK_LIVE_STATES))
+        live: QuerySet[Any] = _tasks().using(self.db).filter(pk__in=keys, status__in=sorted(TASK_LIVE_STATES))
+        return live.filter(has_room)
 
 
 #: Maximum events of a task that its body has not read.
