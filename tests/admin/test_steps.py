@@ -14,6 +14,7 @@ from horsies_django.ops.inspector import tasks
 from tests.admin import step_jobs
 from tests.admin.client import address, html_of, log_in, messages_of
 from tests.jobs.models import Item
+from tests.steps import event_jobs
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
@@ -209,6 +210,20 @@ def test_a_mistake_in_the_payload_is_shown_and_sends_nothing(client, drain):
 
     assert "This is not valid JSON. A string needs double quotes." in response.content.decode()
     assert Task.objects.get().waits_for == "event:approved"
+
+
+def test_the_name_of_an_event_may_be_as_long_as_that_of_a_wait(client, drain):
+    name = "n" * 249
+    handle = event_jobs.waits.send(name)
+    drain()
+    log_in(client, "view_task", "send_event_task")
+
+    response = act(client, handle, confirmed="1", name=f"{name}n", payload="1")
+    assert "allowed: a text of 1 to 249 characters." in response.content.decode()
+    assert messages_of(act(client, handle, confirmed="1", name=name, payload="1")) == "Event sent to 1 task."
+    drain()
+
+    assert handle.value(0) == [1]
 
 
 def test_an_ended_task_gets_no_event_and_the_message_says_why(client, drain):

@@ -10,8 +10,9 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 
-from horsies_django.models import Task
+from horsies_django.models import Task, TaskStep
 from horsies_django.testing import drain
+from tests.admin import step_jobs
 from tests.conftest import ROOT, Process, database_url
 from tests.jobs import tasks
 from tests.ops.inspector.factories import COLUMNS, make, one_of_each, some
@@ -358,14 +359,75 @@ def test_the_task_command_exits_1_without_tables(tmp_path):
     assert "migrate" in process.output
 
 
-def test_event_sends_an_event_to_waiting_tasks(task):
-    handle = event_jobs.waits.send()
+def test_event_sends_an_event_to_tasks_by_id(task):
+    handle, missing = event_jobs.waits.send(), uuid4()
+    ended, gone = make("completed"), make("scheduled", backend="gone")
     drain()
 
-    code, out, errors = task("event", "approved", handle.id, uuid4(), "--payload", '{"by": 7}')
-    assert (code, out, errors) == (1, "sent: 1\n", "1 skipped: they have ended, or have 1,000 events to read.")
+    code, out, errors = task("event", "approved", handle.id, missing, ended.pk, gone.pk, "--payload", '{"by": 7}')
+    assert (code, errors) == (1, "3 skipped.")
+    assert out.splitlines() == [
+        "sent: 1",
+        "skipped: 3",
+        f"  {missing}: there is no such task",
+        f"  {ended.pk}: it is completed",
+        f"  {gone.pk}: backend is 'gone'; allowed: 'default'.",
+    ]
     drain()
 
     assert handle.value(0) == [{"by": 7}]
-    assert "  step note: COMPLETED" in task("show", handle.id)[1]
     assert task("event", "approved", handle.id, "--payload", "{")[0] == 2
+    assert task("event", "", missing)[0] == 2
+
+
+def test_event_sends_to_all_tasks_that_wait_for_an_event_unless_states_are_named(task):
+    handles = [event_jobs.waits.send() for _ in range(2)]
+    drain()
+    make("scheduled")
+
+    assert task("event", "approved", "--all", "--yes")[:2] == (0, "sent: 2\n")
+    drain()
+    assert [handle.value(0) for handle in handles] == [[None], [None]]
+    assert task("event", "approved", "--all", "--status", "scheduled", "--yes")[:2] == (0, "sent: 1\n")
+
+
+def test_event_says_that_a_task_has_too_many_events_to_read(task):
+    row = make("awaiting")
+    TaskStep.objects.bulk_create(
+        TaskStep(task_id=row.pk, name="event:other", number=number, kind="event", status="UNREAD")
+        for number in range(1, 1_001)
+    )
+
+    code, out, _ = task("event", "approved", row.pk)
+
+    assert code == 1
+    assert out.splitlines()[-1] == f"  {row.pk}: it has 1,000 events that its body has not read"
+
+
+def test_show_prints_steps_and_waits_without_their_results(task):
+    handle = step_jobs.order.send(3_600)
+    drain()
+
+    _, out, _ = task("show", handle.id)
+
+    lines = [line.split() for line in out.splitlines()]
+    assert ["step", "charge:", "COMPLETED", "from"] in [line[:4] for line in lines]
+    (wait,) = [line for line in lines if line[:3] == ["event", "event:approved:", "WAITING"]]
+    assert "until" in wait
+    assert "ch_1" not in out
+    shown = json.loads(task("show", handle.id, "--json")[1])
+    assert [step["name"] for step in shown["steps"]] == ["charge", "fetch_token", "note", "event:approved"]
+    assert shown["step_count"] == 4
+    assert "result" not in shown["steps"][0]
+
+
+def test_show_prints_the_last_steps_and_how_many_there_are(task):
+    handle = step_jobs.many.send(120)
+    drain()
+
+    steps = [line.strip() for line in task("show", handle.id)[1].splitlines() if " step" in line]
+
+    assert steps[0] == "the last 100 of 120 steps"
+    assert steps[1].startswith("step note #21: COMPLETED from ")
+    assert steps[-1].startswith("step note #120: ")
+    assert len(steps) == 101

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -11,17 +10,16 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask, task_backends
+from ...core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from ...core.workflow_status import WorkflowStatus
-from ...enqueue.handle import TaskHandle, send_events
 from ...models import Task, WorkflowTask
+from ...models.claims import EVENT_NAME_LENGTH, EVENT_WAIT
 from ...models.transitions import TaskQuerySet
 from ..actions.admin_action import AdminAction
 from ..workflows.workflow_actions import EventAction, EventForm
 
-#: How what a task waits for begins if that is an event, and maximum tasks whose events are suggested.
-EVENT_PREFIX: Final = "event:"
+#: Maximum tasks whose events are suggested.
 MAX_SUGGESTED: Final = 100
 
 
@@ -84,14 +82,16 @@ class MoveForm(forms.Form):
 class TaskEventForm(EventForm):
     """The name and payload of an event for tasks; it starts with the name that they wait for."""
 
+    limit = EVENT_NAME_LENGTH
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["payload"].help_text = _('JSON, e.g. {"ok": true} or "yes". context.wait_event() returns it.')
 
     def show_current(self, tasks: QuerySet[Any]) -> None:
         """Suggest the events that some of the tasks wait for."""
-        waits = tasks.order_by().filter(waits_for__startswith=EVENT_PREFIX).values_list("waits_for", flat=True)
-        self.suggest(sorted({name.removeprefix(EVENT_PREFIX) for name in waits[:MAX_SUGGESTED]}))
+        waits = tasks.order_by().filter(waits_for__startswith=EVENT_WAIT).values_list("waits_for", flat=True)
+        self.suggest(sorted({name.removeprefix(EVENT_WAIT) for name in waits[:MAX_SUGGESTED]}))
         self.fields["name"].help_text = ""
 
 
@@ -103,11 +103,10 @@ class TaskEventAction(EventAction):
         return gettext("A task that has ended, or that has 1,000 events to read, gets none.")
 
 
-def _send_event(rows: TaskQuerySet, name: str, payload: Any) -> int:
-    handles = [TaskHandle[Any](key, backend=backend) for key, backend in rows.values_list("pk", "backend")]
-    with suppress(InvalidTask):  # a backend that the settings no longer have
-        return send_events(dict.fromkeys(handles, payload), name)
-    return 0
+def _send_event(tasks: TaskQuerySet, name: str, payload: Any) -> int:
+    from ...ops.inspector.actions import send_event
+
+    return send_event(tasks, name, payload)
 
 
 def _known_queues() -> list[str] | None:
@@ -203,7 +202,7 @@ SEND_EVENT: Final = TaskEventAction(
     list_label=_("Send an event to selected tasks"),
     act=_send_event,
     message=lambda count: ngettext("Event sent to %d task.", "Event sent to %d tasks.", count),
-    has_button=lambda task: task.waits_for is not None and task.waits_for.startswith(EVENT_PREFIX),
+    has_button=lambda task: task.waits_for is not None and task.waits_for.startswith(EVENT_WAIT),
     statuses=TASK_LIVE_STATES,
     logged_columns=(),
     form=TaskEventForm,

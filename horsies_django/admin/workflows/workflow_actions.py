@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from django import forms
 from django.db.models import Q, QuerySet
@@ -17,10 +17,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.compat import InvalidTask, task_backends
 from ...core.numbers import format_number
-from ...core.serialization import check_size, dumps, encode
+from ...core.serialization import check_size, clean_text, dumps, encode
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...enqueue.backend import HorsiesBackend
-from ...enqueue.nodes import EVENT_NAME_LENGTH, event_name_error
+from ...enqueue.nodes import EVENT_NAME_LENGTH
 from ...models import Workflow, WorkflowTask
 from ..actions.admin_action import AdminAction, all_rows
 from ..form_fields import JSONPayloadField, SuggestionInput
@@ -29,9 +29,9 @@ from ..form_fields import JSONPayloadField, SuggestionInput
 class EventForm(forms.Form):
     """The name and payload of an event, as in ``handle.send_event()``."""
 
-    name = forms.CharField(
-        label=_("Event"), max_length=EVENT_NAME_LENGTH, widget=SuggestionInput(attrs={"class": "vTextField"})
-    )
+    limit: ClassVar[int] = EVENT_NAME_LENGTH
+
+    name = forms.CharField(label=_("Event"), widget=SuggestionInput(attrs={"class": "vTextField"}))
     payload = JSONPayloadField(
         label=_("Payload"),
         required=False,
@@ -51,9 +51,9 @@ class EventForm(forms.Form):
     def clean_name(self) -> str:
         """Accept the names that ``send_event()`` accepts."""
         name: str = self.cleaned_data["name"]
-        if event_name_error(name):
+        if len(name) > self.limit or name != clean_text(name):
             message = _("%(name)r is not an event name; allowed: a text of 1 to %(limit)d characters.")
-            raise forms.ValidationError(message, params={"name": name, "limit": EVENT_NAME_LENGTH})
+            raise forms.ValidationError(message, params={"name": name, "limit": self.limit})
         return name
 
     def clean_payload(self) -> Any:

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from horsies_django.core.compat import InvalidTask
 from horsies_django.core.exceptions import PayloadMismatch
 from horsies_django.management.base import QueueCommand, usage_errors
-from horsies_django.management.tasks import act, enqueue, event, show
+from horsies_django.management.tasks import act, enqueue, show
 from horsies_django.ops.inspector import Inspector, tasks
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.task_states import ALLOWED
@@ -39,6 +39,7 @@ _ACTS: Final = {
     "cancel": "Cancel tasks that have not started; with --running, also ask running tasks to stop.",
     "retry": "Run failed, cancelled and expired tasks again, with all their retries.",
     "move": "Change the queue, the priority or both of tasks that have not started.",
+    "event": "Send an event to tasks that have not ended; --all without --status to those that wait for one.",
     "delete": "Delete ended tasks; with ids or --status, also tasks that have not started.",
 }
 
@@ -65,6 +66,11 @@ class Command(QueueCommand):
         by_id.add_argument("ids", metavar="ID", nargs="+", help="Ids of tasks; - reads ids from standard input.")
         for name, text in _ACTS.items():
             action_parser = self.add_action(actions, name, text, _JSON)
+            if name == "event":
+                action_parser.add_argument("name", metavar="NAME", help="The name of the event.")
+                action_parser.add_argument(
+                    "--payload", metavar="JSON", default="null", help="What context.wait_event() returns."
+                )
             _add_action(action_parser)
             if name == "cancel":
                 action_parser.add_argument("--running", action="store_true", help="Also running tasks.")
@@ -72,8 +78,6 @@ class Command(QueueCommand):
                 action_parser.add_argument("--to-queue", metavar="NAME", help="The new queue.")
                 action_parser.add_argument("--priority", metavar="N", help="The new priority, from -100 to 100.")
         enqueue.add_arguments(self.add_action(actions, "enqueue", "Send a call of a task of an installed app.", _JSON))
-
-        event.add_arguments(self.add_action(actions, "event", "Send an event to bodies that wait for it.", _JSON))
 
     def handle(self, *args: Any, **options: Any) -> None:
         with usage_errors():
@@ -94,8 +98,6 @@ class Command(QueueCommand):
                 show.print_tasks(inspector, options, self.stdout, self.stderr)
             case "enqueue":
                 enqueue.enqueue(inspector, options, self.stdout)
-            case "event":
-                event.send(inspector, options, self.stdout)
             case action:
                 act.act(inspector, action, options, self.stdout, self.stderr)
 

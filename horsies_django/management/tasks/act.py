@@ -1,4 +1,4 @@
-"""``horsies_task run``, ``cancel``, ``retry``, ``move`` and ``delete``."""
+"""``horsies_task run``, ``cancel``, ``retry``, ``move``, ``event`` and ``delete``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from horsies_django.core.ids import parse_uuid
 from horsies_django.core.printable import one_line
 from horsies_django.management.environment import parse_duration_flag
 from horsies_django.ops.inspector import Inspector, Report, Selection
-from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, TaskAction, move_action
+from horsies_django.ops.inspector.actions import (
+    CANCEL,
+    CANCEL_RUNNING,
+    DELETE,
+    RETRY,
+    RUN,
+    TaskAction,
+    event_action,
+    move_action,
+)
 from horsies_django.ops.inspector.selection import TaskFilters
 
 #: How the output describes the processed tasks, by action.
@@ -25,6 +34,7 @@ PARTICIPLES: Final = {
     "cancel": "cancelled",
     "retry": "re-queued",
     "move": "moved",
+    "send_event": "sent",
     "delete": "deleted",
 }
 
@@ -69,6 +79,11 @@ def _action(action: str, options: dict[str, Any]) -> TaskAction:
             return move_action(options["to_queue"], None if priority is None else int(priority))
         except ValueError as error:
             raise ValueError(f"move: {error}") from None
+    if action == "event":
+        try:
+            return event_action(options["name"], json.loads(options["payload"]))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"--payload is not JSON: {error}") from None
     cancel = CANCEL_RUNNING if options.get("running") else CANCEL
     return {"run": RUN, "cancel": cancel, "retry": RETRY, "delete": DELETE}[action]
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import chain, islice
 from typing import Any, Final
-from uuid import UUID
 
 from django.core.management.base import CommandError, OutputWrapper
-from django.db.models import F
 
 from horsies_django.core.printable import one_line
 from horsies_django.management.base import table
-from horsies_django.models import TaskStep
 from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.task_states import WAITING, State, Wait, waits_until
@@ -24,16 +21,13 @@ from .act import parse_count, parse_filters, parse_ids
 
 _HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "fingerprint", "")
 
-#: Maximum steps that ``show`` prints.
-MAX_STEPS: Final = 100
-
 #: Maximum characters of a line that ``show`` prints.
 MAX_LINE: Final = 2_000
 
 #: What ``show`` prints in another way than as a line with its name, or not at all.
 _OTHERS: Final = {
     *("id", "task", "call", "state", "wait", "is_orphaned", "why", "payload", "items", "attempts"),
-    *("traceback", "is_registered", "seen_at"),
+    *("steps", "step_count", "traceback", "is_registered", "seen_at"),
 }
 
 
@@ -110,18 +104,10 @@ def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrappe
         elif options["json"]:
             out.write(json.dumps(task.as_json(), ensure_ascii=False))
         else:
-            for line in (*_detail_lines(task), *_step_lines(inspector, key)):
+            for line in _detail_lines(task):
                 out.write(_cut(one_line(line)))
     if missing:
         raise CommandError(f"{missing} not found.", returncode=1)
-
-
-def _step_lines(inspector: Inspector, key: UUID) -> Iterator[str]:
-    """Return a line for each of the first steps and waits, without results, which may be sensitive."""
-    steps = TaskStep.objects.using(inspector.database).filter(task=key)
-    ordered = steps.order_by(F("position").asc(nulls_last=True), "pk")
-    for name, number, status in ordered.values_list("name", "number", "status")[:MAX_STEPS]:
-        yield f"  step {name if number == 1 else f'{name} #{number}'}: {status}"
 
 
 def _cut(line: str) -> str:
@@ -148,5 +134,15 @@ def _detail_lines(task: TaskDetail) -> Iterator[str]:
         error = " ".join(str(attempt[name]) for name in ("error_code", "error_message") if attempt[name])
         again = ", to be tried again" if attempt["will_retry"] else ""
         yield f"  attempt {attempt['attempt']}: {attempt['outcome']}{again} {error}".rstrip()
+    if task.step_count > len(task.steps):
+        yield f"  the last {len(task.steps)} of {task.step_count} steps"
+    yield from map(_step_line, task.steps)
     if task.traceback:
         yield from (f"  {line}" for line in task.traceback.splitlines())
+
+
+def _step_line(step: Mapping[str, Any]) -> str:
+    name = step["name"] if step["number"] == 1 else f"{step['name']} #{step['number']}"
+    tries = "" if step["attempts"] < 2 else f" at attempt {step['attempts']}"
+    end = f"to {step['completed_at']}" if step["completed_at"] else f"until {step['due_at']}" if step["due_at"] else ""
+    return f"  {step['kind']} {name}: {step['status']}{tries} from {step['started_at']} {end}".rstrip()

@@ -11,8 +11,12 @@ from uuid import UUID
 
 from django.db import transaction
 
+from ...core.backends import backends_on, config_of
+from ...core.compat import InvalidTask
 from ...core.status import TaskStatus
 from ...db.now import Now
+from ...enqueue.handle import TaskHandle, send_events
+from ...models.claims import check_event_name
 from ...models.operator_actions import ENGINE_TASK_PREFIX, backends_with, checked_priority
 from ...models.transitions import TaskQuerySet
 from ...reaper import prune
@@ -126,6 +130,37 @@ def delete_waiting_or_ended(tasks: TaskQuerySet) -> int:
         if keys and cancelled.cancel():
             return prune.delete(cancelled.deletable()) + delete_ended(tasks)
         return delete_ended(tasks)
+
+
+def send_event(tasks: TaskQuerySet, name: str, payload: Any) -> int:
+    """Send an event to these tasks, but for those whose backend is not in the settings. Return how many got it."""
+    rows = tasks.filter(backend__in=backends_on(tasks.db)).values_list("pk", "backend")
+    return send_events({TaskHandle[Any](key, backend=backend): payload for key, backend in rows}, name)
+
+
+def event_action(name: str, payload: Any) -> TaskAction:
+    """Return the action that sends an event to tasks that have not ended; "all" are those that wait for one.
+
+    Raises ValueError for a bad name.
+    """
+    check_event_name(name)
+
+    def objection(task: Candidate) -> str | None:
+        try:
+            config_of(task.backend)
+        except InvalidTask as error:
+            return str(error)
+        return None
+
+    return TaskAction(
+        name="send_event",
+        states=CANCEL_RUNNING.states,
+        act=partial(send_event, name=name, payload=payload),
+        objection=objection,
+        fallback_reason="it has 1,000 events that its body has not read",
+        default_states=frozenset({State.AWAITING}),
+        log_fields={"event": name},
+    )
 
 
 RUN: Final = TaskAction(

@@ -19,7 +19,7 @@ from django.db.models.functions import Cast
 from ...core.registry import registry
 from ...core.status import TaskStatus
 from ...db.now import Now
-from ...models import Task, TaskItem
+from ...models import Task, TaskItem, TaskStep
 from ...models.transitions import TaskQuerySet
 from ..diagnosis.retries import describe_retry_policy
 from ..diagnosis.waiting import backend_options, reasons_of
@@ -56,8 +56,12 @@ ATTEMPT_FIELDS: Final = (
 #: The payload columns of a task.
 PAYLOADS: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
 
-#: Maximum number of a group's calls that are returned.
+#: The fields of a step: all but its result, which may be sensitive.
+STEP_FIELDS: Final = ("name", "number", "kind", "status", "attempts", "started_at", "completed_at", "due_at")
+
+#: Maximum numbers of a group's calls, and of a task's steps, that are returned.
 MAX_ITEMS: Final = 50
+MAX_STEPS: Final = 100
 
 
 #: The columns of a summary that have other names in the row, and its fields that are no columns.
@@ -174,6 +178,8 @@ class TaskDetail(TaskSummary):
         progress: The progress that its body reported.
         items: The first calls of its group, masked, in the order of arrival.
         attempts: Its attempts, the oldest first.
+        steps: Its last steps and waits, without results, in the order of its body; then those that are open.
+        step_count: The number of all of them.
         retries: A description of the retry policy in force.
         timeout: Time limit of an attempt in seconds. None: the worker's default.
         traceback: The traceback of its error, which ``payload["result"]`` leaves out.
@@ -185,6 +191,8 @@ class TaskDetail(TaskSummary):
     progress: Any
     items: Sequence[Any]
     attempts: Sequence[Mapping[str, Any]]
+    steps: Sequence[Mapping[str, Any]]
+    step_count: int
     retries: str
     timeout: float | None
     traceback: str
@@ -193,18 +201,23 @@ class TaskDetail(TaskSummary):
     def as_json(self) -> dict[str, Any]:
         """Return a dict for JSON, with ids and times as strings."""
         values = {entry.name: as_text(getattr(self, entry.name)) for entry in fields(self)}
-        attempts = [{name: as_text(value) for name, value in attempt.items()} for attempt in self.attempts]
-        lists = {"why": list(self.why), "items": list(self.items), "attempts": attempts}
+        attempts, steps = (
+            [{name: as_text(value) for name, value in row.items()} for row in rows]
+            for rows in (self.attempts, self.steps)
+        )
+        lists = {"why": list(self.why), "items": list(self.items), "attempts": attempts, "steps": steps}
         return {**values, **lists, "payload": dict(self.payload)}
 
 
 def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
-    """Return the first of these rows in full, or None if there are none. Takes at most eleven statements."""
+    """Return the first of these rows in full, or None if there are none. Takes at most thirteen statements."""
     task = with_payload_texts(with_text_columns(rows.annotate(seen_at=Now()), "progress"), *PAYLOADS).first()
     if task is None:
         return None
     decode_text_columns(task, "progress")
     contents = contents_of(task)
+    steps = TaskStep.objects.using(rows.db).filter(task=task.pk).in_order()
+    last = list(steps.reverse().values(*STEP_FIELDS)[:MAX_STEPS])[::-1]
     return TaskDetail(
         **summary_fields(task),
         call=", ".join(_line(contents, part) for part in ("args", "kwargs") if contents.is_filled(part)),
@@ -214,6 +227,8 @@ def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
         progress=task.progress,
         items=[] if task.item_count is None else _items(task, contents),
         attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT_FIELDS)),
+        steps=last,
+        step_count=len(last) if len(last) < MAX_STEPS else steps.count(),
         retries=describe_retry_policy(task),
         timeout=task.timeout,
         traceback=contents.traceback,
