@@ -43,7 +43,7 @@ TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
     ("active", gettext_lazy("Active"), gettext_lazy("claimed or running"), {"state": "active"}),
     ("scheduled", gettext_lazy("Scheduled"), gettext_lazy("to run later"), {"state": "scheduled"}),
     ("retrying", gettext_lazy("Retrying"), gettext_lazy("waiting for the next attempt"), {"state": "retrying"}),
-    ("awaiting", gettext_lazy("Awaiting"), gettext_lazy("an event, a workflow or a time"), {"state": "awaiting"}),
+    ("awaiting", gettext_lazy("Awaiting"), gettext_lazy("begun, waiting without a slot"), {"state": "awaiting"}),
     ("overdue", gettext_lazy("Overdue"), gettext_lazy("past the deadline"), {"trouble": "overdue"}),
     ("completed", gettext_lazy("Completed"), "", {"state": "completed"}),
     ("failed", gettext_lazy("Failed"), "", {"state": "failed"}),

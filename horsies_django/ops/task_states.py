@@ -31,7 +31,7 @@ class Wait(StrEnum):
     """What a PENDING task waits for, as far as its row shows. Every text about a waiting task agrees with this.
 
     A limit blocks a task, and a paused workflow suspends one that a worker had claimed. One that is *awaiting* has
-    begun and waits for an event, a workflow or a time.
+    begun and waits for an event, a workflow, a time or the next try of a step.
     """
 
     OVERDUE = "overdue"

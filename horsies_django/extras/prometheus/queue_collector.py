@@ -136,7 +136,7 @@ _QUEUE_GAUGES: Final = {
     "running": "Tasks that a worker holds, claimed or running.",
     "scheduled": "Tasks that are due later.",
     "retrying": "Tasks that wait for a retry.",
-    "awaiting": "Tasks that have begun and wait for an event, a workflow or a time; a lower bound if there are many.",
+    "awaiting": "Tasks that have begun and wait without a slot; a lower bound if there are many.",
     "paused": "Whether the queue is paused; of several queues, how many are.",
 }
 

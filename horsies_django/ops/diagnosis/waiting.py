@@ -90,20 +90,22 @@ class ReasonCode(TextChoices):
     WAITS_FOR_EVENT = "WAITS_FOR_EVENT", _("It is waiting for the event %(name)s.")
     WAITS_FOR_WORKFLOW = "WAITS_FOR_WORKFLOW", _("It is waiting for the end of a workflow or batch.")
     WAITS_FOR_STEP = "WAITS_FOR_STEP", _("It is waiting to try the step %(name)s again.")
-    WAITED = "WAITED", _("It has waited for %(duration)s, and takes no slot.")
-    WAIT_ENDS = "WAIT_ENDS", _("The wait ends at the latest:")
-    EVENT_MISSING = (
-        "EVENT_MISSING",
-        _("Send the event on the task's page, with handle.send_event(), or with manage.py horsies_task event."),
-    )
     NOTHING = (
         "NOTHING",
         _("Nothing blocks it: a worker should claim it within seconds. If none does, check the logs of the workers."),
     )
 
 
+#: The reason of a task that has begun and waits, by the start of what it waits for.
+_WAITS: Final = {
+    "event": ReasonCode.WAITS_FOR_EVENT,
+    "workflow": ReasonCode.WAITS_FOR_WORKFLOW,
+    "step": ReasonCode.WAITS_FOR_STEP,
+    "sleep": ReasonCode.SLEEPS,
+}
+
 #: The reasons whose time is a part of their text.
-_TIMED: Final = frozenset({ReasonCode.RATE_LIMITED, ReasonCode.WAIT_ENDS})
+_TIMED: Final = frozenset({ReasonCode.RATE_LIMITED, *_WAITS.values()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ def _pending(task: Task, now: datetime) -> Iterator[Reason]:
         words = ", ".join(versions)
         reasons.append(Reason.of(ReasonCode.OTHER_VERSION, None if is_due else task.enqueued_at, versions=words))
     elif not is_due and task.waits_for is not None:
-        reasons += _wait(task, task.waits_for, now)
+        reasons.append(_wait(task, task.waits_for, now))
     elif not is_due:
         code = ReasonCode.SCHEDULED if task.next_retry_at is None else ReasonCode.RETRYING
         reasons.append(Reason.of(code, task.enqueued_at, attempt=task.attempt))
@@ -216,24 +218,11 @@ def _pending(task: Task, now: datetime) -> Iterator[Reason]:
     yield from reasons or [Reason.of(ReasonCode.NOTHING)]
 
 
-def _wait(task: Task, waits_for: str, now: datetime) -> Iterator[Reason]:
-    """Yield what a task that has begun waits for, for how long it has, and how to end that."""
+def _wait(task: Task, waits_for: str, now: datetime) -> Reason:
+    """Return what a task that has begun waits for, and when that ends at the latest."""
     kind, _colon, name = waits_for.partition(":")
-    match kind:
-        case "event":
-            yield Reason.of(ReasonCode.WAITS_FOR_EVENT, name=name)
-        case "workflow":
-            yield Reason.of(ReasonCode.WAITS_FOR_WORKFLOW, None, [RelatedRow(Workflow, name, name)])
-        case "step":
-            yield Reason.of(ReasonCode.WAITS_FOR_STEP, name=name)
-        case _:
-            yield Reason.of(ReasonCode.SLEEPS)
-    if (since := waits_since(task)) is not None:
-        yield Reason.of(ReasonCode.WAITED, duration=format_duration(now - since))
-    if (until := waits_until(task, now)) is not None:
-        yield Reason.of(ReasonCode.WAIT_ENDS, until)
-    if kind == "event":
-        yield Reason.of(ReasonCode.EVENT_MISSING)
+    about = [RelatedRow(Workflow, name, name)] if kind == "workflow" else []
+    return Reason.of(_WAITS.get(kind, ReasonCode.SLEEPS), waits_until(task, now), about, name=name)
 
 
 def waits_since(task: Task) -> datetime | None:
