@@ -17,6 +17,11 @@ def write_entry(key: str) -> None:
     Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
 
 
+def entries() -> list[str]:
+    """Return what bodies have recorded so far."""
+    return list(Entry.objects.order_by("pk").values_list("key", flat=True))
+
+
 def wait_for_gate(gate: str | Path, seconds: float = FOREVER) -> None:
     """Wait until the file ``gate`` exists."""
     limit = time.monotonic() + seconds

@@ -6,7 +6,7 @@ import pytest
 
 from horsies_django import RetryPolicy
 from horsies_django.testing import drain
-from tests.jobs.models import Entry
+from tests.jobs.entries import entries
 from tests.steps import scripts
 
 
@@ -37,7 +37,7 @@ def run_script(send_script):
     return run
 
 
-@pytest.fixture
-def entries():
+@pytest.fixture(name="entries")
+def read_entries():
     """Return a function that returns the effects so far."""
-    return lambda: list(Entry.objects.order_by("pk").values_list("key", flat=True))
+    return entries

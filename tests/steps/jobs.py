@@ -90,24 +90,3 @@ def restarts(context: TaskContext, left: int, keys: list[str] | None = None) -> 
     if left:
         context.restart(left=left - 1, keys=keys)
     return keys
-
-
-#: The names of the steps of `changing`, which a test changes as a deploy does.
-NAMES = ["a", "b"]
-
-
-@task(takes_context=True, max_attempts=3, backoff=60)
-def changing(context: TaskContext) -> str:
-    for name in NAMES:
-        context.step(name, note, name)
-    if context.attempt == 1:
-        raise Refused
-    return "done"
-
-
-@task(takes_context=True)
-async def gathers(context: TaskContext, count: int) -> list[str]:
-    import asyncio
-
-    steps = [context.astep("note", note, f"step {number}") for number in range(count)]
-    return await asyncio.gather(*steps)

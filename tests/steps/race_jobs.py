@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from django.db import connections
 
 from horsies_django import TaskContext, TaskHandle, task
 from horsies_django.exceptions import TaskSuspended
 from horsies_django.models import Task
+from horsies_django.testing import drain
 from tests.jobs.entries import write_entry
 from tests.jobs.models import Entry
 from tests.steps.jobs import note
@@ -31,12 +35,22 @@ def gets_its_event_while_it_suspends(context: TaskContext) -> Any:
 
 @task(takes_context=True)
 def is_taken_away(context: TaskContext) -> str:
-    """Be taken from this worker, which goes on, after the first step, by what a reaper does."""
+    """Be taken from this worker by what a reaper does, and go on when another body of the task has ended."""
     context.step("a", note, "a")
     if is_first("body"):
         rows = Task.objects.filter(pk=context.task_result.id)
         rows.update(status="PENDING", claimed_by_worker_id=None, claimed_at=None, started_at=None, claim=5)
+        with ThreadPoolExecutor() as pool:
+            pool.submit(_run_due).result(30)
+        return context.step("b", note, "late b")
     return context.step("b", note, "b")
+
+
+def _run_due() -> None:
+    try:
+        drain()
+    finally:
+        connections.close_all()
 
 
 @task(takes_context=True)

@@ -23,7 +23,7 @@ def fresh_connection():
     connection.close()
 
 
-def test_a_step_is_one_statement_and_a_later_run_reads_all_of_them_in_one():
+def test_a_later_run_reads_all_records_in_one_statement():
     handle = cost_jobs.steps_in_two_runs.send(4, 9)
 
     with CaptureQueriesContext(connection) as queries:
@@ -36,14 +36,17 @@ def test_a_step_is_one_statement_and_a_later_run_reads_all_of_them_in_one():
     assert len(writes) == 9
 
 
-def test_a_task_without_steps_makes_no_query_about_them():
-    handle = cost_jobs.steps_in_two_runs.send(1, 0)
+def test_a_step_is_one_statement_and_a_task_without_steps_makes_none():
+    without, handle = cost_jobs.steps_in_two_runs.send(9, 0), cost_jobs.steps_in_two_runs.send(9, 9)
 
+    with CaptureQueriesContext(connection) as queries_without:
+        run(without)
     with CaptureQueriesContext(connection) as queries:
         run(handle)
 
-    assert handle.value(0) == []
-    assert not [query for query in queries if "horsies_task_steps" in query["sql"]]
+    assert (without.value(0), handle.value(0)) == ([], list(range(9)))
+    assert not [query for query in queries_without if "horsies_task_steps" in query["sql"]]
+    assert len(queries) - len(queries_without) == 9
 
 
 @pytest.mark.usefixtures("fresh_connection")

@@ -13,8 +13,8 @@ from horsies_django.core.ids import uuid7
 from horsies_django.db.now import Now
 from horsies_django.models import Task, TaskStep
 from horsies_django.testing import drain as run_due
+from tests.jobs.entries import entries
 from tests.steps import event_jobs
-from tests.steps.test_steps import entries
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -10,8 +10,8 @@ from horsies_django.core.ids import uuid7
 from horsies_django.models import Task, TaskAttempt, TaskStep
 from horsies_django.ops.inspector import tasks
 from horsies_django.testing import drain as run_due
+from tests.jobs.entries import entries
 from tests.steps import event_jobs, jobs
-from tests.steps.test_steps import entries
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,8 +12,8 @@ from horsies_django.db.now import Now
 from horsies_django.models import Task, TaskStep
 from horsies_django.testing import drain as run_due
 from tests.conftest import wait_until
+from tests.jobs.entries import entries
 from tests.steps import event_jobs, jobs, race_jobs
-from tests.steps.test_steps import entries
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -111,8 +111,9 @@ def test_the_record_of_a_body_that_lost_its_claim_is_refused():
     run_due()
 
     assert handle.value(0) == "b"
-    assert entries() == ["a", "body", "b", "body", "b"]
-    assert TaskStep.objects.get(name="b").claim == 6
+    assert entries() == ["a", "body", "body", "b", "late b"]
+    step = TaskStep.objects.get(name="b")
+    assert (step.claim, step.result) == (6, {"ok": "b"})
 
 
 def test_a_cancel_during_a_step_leaves_no_record_of_it():

@@ -590,26 +590,6 @@ def test_a_patch_that_the_code_no_longer_asks_for_stops_no_run(run_script):
 # Costs.
 
 
-def statements(captured, table="horsies_task_steps"):
-    return [query["sql"] for query in captured if table in query["sql"]]
-
-
-def test_a_task_without_records_reads_none_and_a_step_is_one_statement(run_script):
-    def body(context):
-        for number in range(10):
-            context.step("number", int, number)
-
-    with CaptureQueriesContext(connection) as captured:
-        run_script(lambda context: None)
-    without = len(captured)
-    with CaptureQueriesContext(connection) as captured:
-        run_script(body)
-
-    assert len(captured) - without == 10
-    written = [sql for sql in statements(captured) if "INSERT" in sql]
-    assert len(written) == 10
-
-
 def test_an_atomic_step_adds_no_statement_but_those_of_its_transaction(run_script):
     def body(context):
         context.step("number", int, 1, atomic=True)
@@ -622,17 +602,3 @@ def test_an_atomic_step_adds_no_statement_but_those_of_its_transaction(run_scrip
     assert sent[record + 1].startswith("RELEASE SAVEPOINT")  # the record is last before the commit
     expected = 1 if connection.vendor == "postgresql" else 2  # SQLite has to write first
     assert sent[record - expected].startswith("SAVEPOINT")
-
-
-def test_the_records_of_a_run_are_read_once(run_script):
-    def body(context):
-        for number in range(10):
-            context.step("number", int, number)
-        context.sleep(3600)
-
-    run_script(body)
-    with CaptureQueriesContext(connection) as captured:
-        drain(scheduled=True)
-
-    reads = [sql for sql in statements(captured) if sql.startswith("SELECT") and "due_at" in sql]
-    assert len(reads) == 1

@@ -6,14 +6,10 @@ from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt, TaskStep
 from horsies_django.testing import drain as run_due
 from tests.conftest import wait_until
-from tests.jobs.models import Entry
+from tests.jobs.entries import entries
 from tests.steps import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def entries():
-    return list(Entry.objects.order_by("pk").values_list("key", flat=True))
 
 
 @pytest.mark.parametrize("fail_after", [0, 1, 2])
@@ -107,27 +103,3 @@ def test_a_restart_drops_the_records_and_keeps_the_id():
     assert len(set(keys)) == 3
     assert all(str(handle.id) in key for key in keys)
     assert TaskStep.objects.count() == 1
-
-
-def test_a_changed_program_ends_step_mismatch_and_runs_nothing_twice(monkeypatch):
-    handle = jobs.changing.send()
-    run_due()
-    monkeypatch.setattr(jobs, "NAMES", ["b", "c"])
-
-    run_due(retries=True)
-
-    error = handle.get(0).err_value
-    assert error.error_code == "STEP_MISMATCH"
-    assert "'c'" in error.message
-    assert "'a'" in error.message
-    assert entries() == ["a", "b"]
-
-
-def test_gathered_coroutine_steps_take_their_numbers_at_the_call():
-    handle = jobs.gathers.send(5)
-
-    run_due()
-
-    assert handle.value(0) == [f"step {number}" for number in range(5)]
-    results = TaskStep.objects.order_by("number").values_list("number", "result")
-    assert list(results) == [(number + 1, {"ok": f"step {number}"}) for number in range(5)]
