@@ -64,7 +64,7 @@ def waits_for_accounts(context: TaskContext) -> None:
 
 @task(takes_context=True, sensitive={"text"})
 def loop(context: TaskContext) -> None:
-    """Fail in the second turn of a loop whose order is a sensitive field."""
+    """Fail in the second turn of a loop in the order of a sensitive field."""
     for number, turn in enumerate(context.batches(Item.objects.order_by("-text"), size=1)):
         with turn:
             if number:

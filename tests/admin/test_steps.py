@@ -78,7 +78,7 @@ def test_the_result_of_a_workflow_is_not_shown_where_its_masks_are_unknown(staff
     assert "DE02" not in html
 
 
-def test_the_place_of_a_loop_is_masked_by_the_names_of_its_fields(staff, drain):
+def test_the_place_of_a_loop_is_not_shown(staff, drain):
     Item.objects.bulk_create([Item(text="secret 1"), Item(text="secret 2")])
     handle = step_jobs.loop.send()
     drain()

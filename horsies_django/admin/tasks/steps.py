@@ -59,8 +59,8 @@ def _shown(step: Any, mask: Mask) -> dict[str, Any]:
 def _result(step: Any, mask: Mask) -> SafeString | str:
     """Return the value of a record, or the code and the message of its error, masked as those of its task.
 
-    The name of the step hides it as the name of an argument would. Of a workflow's result it shows no value, because
-    the tasks of the workflow have masks of their own.
+    The name of the step hides it as the name of an argument would. What has no name to be masked by is left out: the
+    place of a loop, and the result of a workflow, whose tasks have masks of their own.
     """
     size = f"({filesizeformat(step.size)})" if step.size else ""
     if step.text is None:
@@ -75,8 +75,7 @@ def _result(step: Any, mask: Mask) -> SafeString | str:
     if is_other:
         return size
     value = mask.apply(step.name.rpartition(":")[2], stored.get("ok"))
-    if step.kind == StepKind.BATCHES and isinstance(value, dict) and "cursor" in value:
-        names = (name.removeprefix("-") for name in value["order"])
-        value["cursor"] = dict(zip(names, value["cursor"], strict=True))
+    if step.kind == StepKind.BATCHES and isinstance(value, dict):
+        value.pop("cursor", None)
     line = one_line(value, mask)
     return format_html("<code>{}</code>", line) if len(line) <= MAX_LINE else as_json(value, mask)

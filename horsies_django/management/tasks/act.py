@@ -15,17 +15,8 @@ from django.db import DatabaseError
 from horsies_django.core.ids import parse_uuid
 from horsies_django.core.printable import one_line
 from horsies_django.management.environment import parse_duration_flag
-from horsies_django.ops.inspector import Inspector, Report, Selection
-from horsies_django.ops.inspector.actions import (
-    CANCEL,
-    CANCEL_RUNNING,
-    DELETE,
-    RETRY,
-    RUN,
-    TaskAction,
-    event_action,
-    move_action,
-)
+from horsies_django.ops.inspector import Inspector, Report, Selection, actions
+from horsies_django.ops.inspector.actions import TaskAction
 from horsies_django.ops.inspector.selection import TaskFilters
 
 #: How the output describes the processed tasks, by action.
@@ -76,16 +67,16 @@ def _action(action: str, options: dict[str, Any]) -> TaskAction:
     if action == "move":
         priority = options["priority"]
         try:
-            return move_action(options["to_queue"], None if priority is None else int(priority))
+            return actions.move_action(options["to_queue"], None if priority is None else int(priority))
         except ValueError as error:
             raise ValueError(f"move: {error}") from None
     if action == "event":
         try:
-            return event_action(options["name"], json.loads(options["payload"]))
+            return actions.event_action(options["name"], json.loads(options["payload"]))
         except json.JSONDecodeError as error:
             raise ValueError(f"--payload is not JSON: {error}") from None
-    cancel = CANCEL_RUNNING if options.get("running") else CANCEL
-    return {"run": RUN, "cancel": cancel, "retry": RETRY, "delete": DELETE}[action]
+    cancel = actions.CANCEL_RUNNING if options.get("running") else actions.CANCEL
+    return {"run": actions.RUN, "cancel": cancel, "retry": actions.RETRY, "delete": actions.DELETE}[action]
 
 
 def _selection(inspector: Inspector, task_action: TaskAction, options: dict[str, Any]) -> Selection:
