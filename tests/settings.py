@@ -34,6 +34,7 @@ MODULES = [
     "tests.steps.jobs",
     "tests.steps.event_jobs",
     "tests.steps.race_jobs",
+    "tests.steps.restart_jobs",
     "tests.steps.gateway_jobs",
     "tests.steps.scripts",
     "tests.worker.execution.jobs",

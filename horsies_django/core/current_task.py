@@ -94,16 +94,16 @@ def dry_run() -> Iterator[None]:
 is_dry_run: Final = _IS_DRY.get
 
 
-_OPEN_STEP: Final[ContextVar[str | None]] = ContextVar("horsies_open_step", default=None)
+_OPEN_STEP: Final[ContextVar[tuple[str, tuple[str, int] | None] | None]] = ContextVar("horsies_open_step", default=None)
 
-#: Returns the step or the turn in which this code runs; None outside of any.
+#: Returns the step in which this code runs, with its name and number, or the turn; None outside of any.
 open_step: Final = _OPEN_STEP.get
 
 
 @contextmanager
-def inside_step(what: str) -> Iterator[None]:
+def inside_step(what: str, key: tuple[str, int] | None = None) -> Iterator[None]:
     """Run this block as a step, in which no other may begin."""
-    token = _OPEN_STEP.set(what)
+    token = _OPEN_STEP.set((what, key))
     try:
         yield
     finally:

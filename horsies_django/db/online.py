@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from django.db import Error, NotSupportedError, OperationalError
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor as Editor
-from django.db.migrations.operations import AddConstraint, AddIndex
+from django.db.migrations.operations import AddConstraint, AddField, AddIndex
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import BaseConstraint, CheckConstraint, Field, Index, Model, UniqueConstraint
@@ -22,7 +22,7 @@ from django.db.transaction import atomic
 
 from .errors import LOCK_NOT_AVAILABLE, sqlstate
 
-__all__ = ["AddConstraintOnline", "AddIndexOnline"]
+__all__ = ["AddColumnOnline", "AddConstraintOnline", "AddIndexOnline"]
 
 #: Milliseconds to wait for ACCESS EXCLUSIVE. Meanwhile every later query of the table waits behind it.
 EXCLUSIVE_LOCK_TIMEOUT: Final = 5_000
@@ -155,6 +155,32 @@ class _Online(Operation, ABC):
                 if sqlstate(error) != LOCK_NOT_AVAILABLE and not _value(editor, _INDEX_IS_VALID, table, self._name):
                     self._drop_index(editor, table)
             raise
+
+
+class AddColumnOnline(AddField):
+    """Adds a column that is null, or has a constant default. Its migration is atomic, and should have nothing else.
+
+    PostgreSQL does not write the rows, but locks the table: this fails rather than have other queries wait for long.
+    """
+
+    def database_forwards(
+        self, app_label: str, schema_editor: Editor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        """Add the column."""
+        _limit_lock(schema_editor)
+        super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: Editor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        """Drop the column."""
+        _limit_lock(schema_editor)
+        super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+
+def _limit_lock(editor: Editor) -> None:
+    if editor.connection.vendor == "postgresql":
+        editor.execute(f"SET LOCAL lock_timeout = {EXCLUSIVE_LOCK_TIMEOUT}", params=None)
 
 
 class AddIndexOnline(_Online, AddIndex):

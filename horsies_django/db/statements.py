@@ -135,15 +135,18 @@ class Statement(NamedTuple):
         key: Sequence[str],
         changed: Sequence[str],
         condition: str,
+        *,
+        locks: bool,
     ) -> Self:
-        """Compile an INSERT of one row of ``model`` for each of ``rows``, which it locks.
+        """Compile an INSERT of one row of ``model`` for each of ``rows``, which it may lock.
 
         A row with the same ``key`` gets the new values of the columns ``changed``, under a ``condition`` in SQL. It
         returns the primary key of each row that it has written.
         """
         connection = connections[rows.db]
         operations = connection.ops
-        lock = operations.for_update_sql(no_key=True) if connection.features.has_select_for_no_key_update else ""
+        locks = locks and connection.features.has_select_for_no_key_update
+        lock = operations.for_update_sql(no_key=True) if locks else ""
         names = ", ".join(map(operations.quote_name, columns))
         select = cls.part(rows.order_by().values_list(*columns.values()))
         on_conflict = operations.on_conflict_suffix_sql([], OnConflict.UPDATE, changed, key)

@@ -15,7 +15,7 @@ from ..core.serialization import check_size, clean_text, decode, dumps, encode
 from ..steps.context import LongWork
 
 if TYPE_CHECKING:
-    from .task_run import TaskRun
+    from ..steps.task_run import TaskRun
 
     _FrameworkContext = FrameworkContext[..., Any]
 else:

@@ -26,10 +26,10 @@ from ..core.ids import uuid7
 from ..core.options import Options
 from ..core.results import OperationalCode, RetrievalCode, TaskError, TaskResult
 from ..core.status import TaskStatus
+from ..steps.task_run import LocalRun, local_claim
 from . import result_reader
 from .context import TaskContext
 from .handle import TaskHandle, TaskInfo
-from .task_run import LocalRun, local_claim
 
 T = TypeVar("T")
 

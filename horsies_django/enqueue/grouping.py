@@ -33,7 +33,7 @@ from .call_keys import grouped_call
 from .task import HorsiesTask
 
 if TYPE_CHECKING:
-    from .task_run import TaskRun
+    from ..steps.task_run import TaskRun
 
 
 @dataclass(frozen=True, slots=True)

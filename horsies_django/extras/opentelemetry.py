@@ -34,8 +34,8 @@ from ..core.results import TaskError, TaskResult
 from ..core.signals import runner_stopping
 from ..core.version import __version__
 from ..core.workflow_status import NodeKind, WorkflowTaskStatus
-from ..enqueue.task_run import TaskRun
 from ..models import Task, WorkflowTask
+from ..steps.task_run import TaskRun
 
 __all__ = ["OpenTelemetryMiddleware"]
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from ..core.results import TaskError
 from ..core.serialization import clean_text, dumps
+from ..core.status import StepStatus
 from .attempt import AttemptError
 
 #: The queue of a task, and whether it is async.
@@ -127,6 +128,11 @@ class StepRecord:
     seconds: float = 0.0
 
     @property
+    def is_late(self) -> bool:
+        """Whether the time of a wait has passed."""
+        return self.status == StepStatus.WAITING and self.due_in is not None and self.due_in <= 0.0
+
+    @property
     def label(self) -> str:
         """The name and, if it is not the first of that name, the number."""
         return self.name if self.number == 1 else f"{self.name} #{self.number}"
@@ -148,9 +154,9 @@ class Completion(NamedTuple):
 
     ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
     snooze has none. A task that ``waits_for`` something snoozes until then, for ``delay`` at the latest. One that
-    restarts has new values for its row. A retry that is not ``is_charged`` uses up none of the task's retries: the
-    worker failed. A task that is handed back to a worker with other code has no error either: ``unknown_to`` is then
-    the new value of that column, as JSON text.
+    restarts has new values for its row. The deadline of one that ``has_records`` no longer applies. A retry that is not
+    ``is_charged`` uses up none of the task's retries: the worker failed. A task that is handed back to a worker with
+    other code has no error either: ``unknown_to`` is then the new value of that column, as JSON text.
     """
 
     task_id: UUID
@@ -162,6 +168,7 @@ class Completion(NamedTuple):
     waits_for: str | None = None
     restart: Restart | None = None
     is_charged: bool = True
+    has_records: bool = False
     began: float = 0.0
 
     def __repr__(self) -> str:

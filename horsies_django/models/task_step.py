@@ -41,11 +41,17 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         )
         return [StepRecord(*row) for row in self.filter(task_id=task_id).values_list(*columns)]
 
-    def write(self, record: StepRecord, claimed: ClaimRef, worker_id: str) -> bool:
-        """Write a record from the row of its task, which it locks; return whether the worker still holds the task.
+    def progress(self) -> Self:
+        """Records without which a run that starts again would do more: no failures, and no tries of a step."""
+        return self.exclude(status=StepStatus.FAILED).exclude(kind=StepKind.STEP, status=StepStatus.WAITING)
 
-        One that waits is due ``due_in`` seconds from now; None waits without end. A record that is COMPLETED is kept,
-        as is an event that nobody has read, unless this completes it: then it returns False too.
+    def write(self, record: StepRecord, claimed: ClaimRef, worker_id: str) -> bool:
+        """Write a record from the row of its task; return whether the worker still holds the task.
+
+        It locks that row, but not for a wait or its time-out: these may have to wait for the transaction of a sender,
+        and nothing but the tick follows from them. One that waits is due ``due_in`` seconds from now; None waits
+        without end. A record that is COMPLETED is kept, as is an event that nobody has read, unless this completes it:
+        then it returns False too.
         """
         connection = connections[self.db]
         ends = record.status in (StepStatus.COMPLETED, StepStatus.FAILED)
@@ -57,7 +63,8 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
             "seconds": -record.seconds,
             "due_in": record.due_in,
         }
-        statement = _insert(self.db, ends, now.offset())
+        is_wait = record.status == StepStatus.WAITING or (record.kind, record.status) == _TIME_OUT
+        statement = _insert(self.db, ends, now.offset(), locks=not is_wait)
         if connection.vendor == "postgresql" and connection.get_autocommit():
             return postgres.run_prepared(connection, lambda _: statement, values) is not None
         return statement.first(self.db, values) is not None
@@ -94,6 +101,16 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         free = self.with_room(payloads).filter(~Exists(of_name.filter(status=StepStatus.WAITING)))
         return Statement.insert(TaskStep, free, columns).keys(self.db, "task_id")
 
+    def drop(self) -> None:
+        """Delete these records of a task for a fresh run, but events that nobody has read.
+
+        The last event of each name stays, without a position: the numbers of events go on after it.
+        """
+        read = self.exclude(status=StepStatus.UNREAD)
+        of_name = self.model._default_manager.using(self.db).filter(task=OuterRef("task"), name=OuterRef("name"))
+        read.filter(~Q(kind=StepKind.EVENT) | Exists(of_name.filter(number__gt=OuterRef("number")))).delete()
+        read.update(position=None, result=None)
+
     def with_room(self, keys: Collection[UUID]) -> QuerySet[Any]:
         """Return those of these tasks that are live and may get another event that nobody has read."""
         unread = self.filter(task=OuterRef("pk"), status=StepStatus.UNREAD).order_by().values("task")
@@ -106,6 +123,8 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
 MAX_UNREAD: Final = 1_000
 
 _TASK_ID: Final[models.UUIDField[Any, Any]] = models.UUIDField()
+
+_TIME_OUT: Final = (StepKind.EVENT, StepStatus.FAILED)
 
 _COPIED: Final = ("name", "number", "kind", "status", "result", "attempts", "position")
 
@@ -120,8 +139,8 @@ _MAY_CHANGE: Final = (
 
 
 @lru_cache(maxsize=16)
-def _insert(alias: str, ends: bool, offset: object) -> Statement:  # the clock is part of the SQL
-    """Return the INSERT of a record, which takes the columns of its task from the locked row."""
+def _insert(alias: str, ends: bool, offset: object, *, locks: bool) -> Statement:  # the clock is part of the SQL
+    """Return the INSERT of a record, which takes the columns of its task from the row."""
     held = (
         _tasks()
         .using(alias)
@@ -146,7 +165,8 @@ def _insert(alias: str, ends: bool, offset: object) -> Statement:  # the clock i
         "started_at": NowPlus(_param("seconds", models.FloatField())),
         **last,
     }
-    return Statement.upsert(TaskStep, held, columns, ("task_id", "name", "number"), (*_CHANGED, *last), _MAY_CHANGE)
+    key = "task_id", "name", "number"
+    return Statement.upsert(TaskStep, held, columns, key, (*_CHANGED, *last), _MAY_CHANGE, locks=locks)
 
 
 def _tasks() -> Any:

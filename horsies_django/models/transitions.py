@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import Error, IntegrityError, OperationalError, connections, models, transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, TextField, Value, When
-from django.db.models.functions import Cast, Greatest, Replace, Substr
+from django.db.models import Case, Exists, F, OuterRef, Q, TextField, Value, When
+from django.db.models.functions import Cast, Greatest
 
 from ..core import lifecycle
 from ..core.current_task import atomic_task_id
@@ -25,9 +25,8 @@ from ..core.lifecycle import Transition
 from ..core.results import OperationalCode, OutcomeCode, TaskError
 from ..core.serialization import clean_text
 from ..core.signals import has_receivers, task_cancelled, task_expired
-from ..core.status import AttemptOutcome, StepKind, StepStatus, TaskStatus
+from ..core.status import AttemptOutcome, StepStatus, TaskStatus
 from ..core.unique import UniqueUntil
-from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.errors import is_permanent_error, is_row_error, primary_message
 from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
@@ -263,8 +262,9 @@ class TaskQuerySet(OperatorActions["Task"]):
         If ``is_charged``, it uses up one of the task's retries. One statement locks the rows and compares the deadline,
         because the attempt has to be written before ``started_at`` is cleared.
         """
-        due = _next_due(ends)
-        in_time = Case(When(Q(good_until__isnull=True) | Q(good_until__gt=due), Value(True)), default=Value(False))
+        due, has_begun = _next_due(ends), Q(pk__in=[end.task_id for end in ends if end.has_records])
+        is_in_time = Q(good_until__isnull=True) | Q(good_until__gt=due) | has_begun
+        in_time = Case(When(is_in_time, Value(True)), default=Value(False))
         mine = self.under_claims(ends, TaskStatus.RUNNING, runner.worker_id)
         has_time = dict(mine.lock(skip=False).values_list("pk", in_time))
         if again := [end for end in ends if has_time.get(end.task_id)]:
@@ -287,6 +287,7 @@ class TaskQuerySet(OperatorActions["Task"]):
                 enqueued_at=due,
                 deferred=True,
                 unknown_to=None,
+                **_deadline(again),
                 **_CLAIM_CLEARED,
                 **_KEY_RELEASED,
             )
@@ -300,38 +301,40 @@ class TaskQuerySet(OperatorActions["Task"]):
         What comes before the commit finds no waiting row, so this looks for it afterwards.
         """
         waits = {end.task_id: end.waits_for for end in ends if end.waits_for is not None}
-        count = self._reschedule(lifecycle.SNOOZE, ends, worker_id, unknown_to=None, **_wait_columns(waits))
-        for prefix, come in ((EVENT_WAIT, self.whose_event_came), (WORKFLOW_WAIT, self.whose_workflow_ended)):
-            if keys := [key for key, name in waits.items() if name.startswith(prefix)]:
-                on_commit_robust(self.db, come().filter(pk__in=keys).wake)
+        values = {"waits_for": ValueByPk(texts(waits), TextField()) if waits else None, **_deadline(ends)}
+        count = self._reschedule(lifecycle.SNOOZE, ends, worker_id, unknown_to=None, **values)
+        if waits:
+            on_commit_robust(self.db, self._wake_if_come, waits)
         return count
 
     def restart(self, end: Completion, new: Restart, worker_id: str) -> int:
-        """RUNNING → PENDING with other keyword arguments and no records but unread events; uses up no attempt."""
-        mine = self.under_claims([end], TaskStatus.RUNNING, worker_id)
-        TaskStep.objects.using(self.db).filter(task__in=mine).exclude(status=StepStatus.UNREAD).delete()
+        """RUNNING → PENDING as a fresh run with other arguments, without the records; uses up no attempt."""
         changed = {"args": new.args, "kwargs": new.kwargs, "metadata": new.metadata}
         values: dict[str, Any] = {
             name: ValueByPk({end.task_id: text}, models.JSONField()) for name, text in changed.items()
         }
-        values |= {"checkpoint": None, "progress": None, "unknown_to": None}
-        return self._reschedule(lifecycle.RESTART, [end], worker_id, **values)
+        values |= dict.fromkeys(("checkpoint", "progress", "unknown_to", "good_until"))
+        count = self._reschedule(lifecycle.RESTART, [end], worker_id, retry_count=0, **values)
+        if count:
+            TaskStep.objects.using(self.db).filter(task=end.task_id).drop()
+        return count
 
     def whose_event_came(self) -> TaskQuerySet:
         """Waiting tasks whose event has come: it took the place of the record of their wait, with its claim."""
         came = TaskStep.objects.using(self.db).filter(status=StepStatus.UNREAD, claim__gt=0)
         return self.all_rows().pending().filter(Exists(came.filter(task=OuterRef("pk"), name=OuterRef("waits_for"))))
 
-    def whose_workflow_ended(self) -> TaskQuerySet:
-        """Waiting tasks whose workflow or batch has ended, or was deleted."""
-        hexadecimal = Replace(Substr("waits_for", len(WORKFLOW_WAIT) + 1), Value("-"), Value(""))
-        is_workflow = Q(waits_for__gte=WORKFLOW_WAIT, waits_for__lt=WORKFLOW_WAIT[:-1] + chr(ord(":") + 1))
-        key = Case(When(is_workflow, then=Cast(hexadecimal, models.UUIDField())))
-        state = Workflow.objects.using(self.db).filter(pk=OuterRef("key")).values("status")[:1]  # never a join
-        has_ended = Q(state__in=sorted(WORKFLOW_TERMINAL_STATES)) | Q(state__isnull=True)
-        return (
-            self.all_rows().pending().filter(is_workflow).alias(key=key).alias(state=Subquery(state)).filter(has_ended)
-        )
+    def _wake_if_come(self, waits: Mapping[UUID, str]) -> None:
+        """Wake those of these waiting tasks whose event has come, or whose workflow has ended or is not there."""
+        if events := [key for key, name in waits.items() if name.startswith(EVENT_WAIT)]:
+            self.whose_event_came().filter(pk__in=events).wake()
+        ids = {
+            name: UUID(name.removeprefix(WORKFLOW_WAIT)) for name in waits.values() if name.startswith(WORKFLOW_WAIT)
+        }
+        if ids:
+            live = set(Workflow.objects.using(self.db).live().filter(pk__in=ids.values()).values_list("pk", flat=True))
+            ended = [name for name, key in ids.items() if key not in live]
+            self.all_rows().filter(pk__in=waits, waits_for__in=ended).wake()
 
     def wake_after_commit(self, names: Collection[str]) -> None:
         """Wake those of these tasks that wait for one of these names, once the current transaction has committed."""
@@ -422,17 +425,13 @@ class TaskQuerySet(OperatorActions["Task"]):
         return self._expire(lifecycle.EXPIRE_CLAIMED)
 
     def suspend_for_workflow(self) -> int:
-        """CLAIMED → PENDING for tasks of paused workflows, which no worker claims until :meth:`resume_suspended`.
+        """PENDING, CLAIMED → PENDING for tasks of paused workflows: held back until :meth:`resume_suspended`.
 
-        A suspended task is blocked and has no limit key, so the limiter never releases it. Its place is free.
+        A suspended task is blocked and has no limit key, so the limiter never releases it. Its place is free. What it
+        waits for may come meanwhile.
         """
         with self.releasing_limits():
             return self._apply(lifecycle.SUSPEND, deferred=True, blocked=True, limit_key=None, **_CLAIM_CLEARED)
-
-    def hold_for_workflow(self) -> int:
-        """Hold PENDING tasks of paused workflows as :meth:`suspend_for_workflow` does; what they wait for may come."""
-        with self.releasing_limits():
-            return self.pending().update(deferred=True, blocked=True, limit_key=None)
 
     def resume_suspended(self, limit_key: Any = None) -> int:
         """Make suspended tasks claimable again, or blocked by this limit key; return how many.
@@ -444,6 +443,7 @@ class TaskQuerySet(OperatorActions["Task"]):
             "limit_key": limit_key,
             "deferred": Case(When(waits, then=Value(True)), default=is_limited),
             "blocked": Case(When(waits, then=Value(False)), default=is_limited),
+            "waits_for": Case(When(waits, then=F("waits_for"))),
         }
         count = self.suspended().update(released_at=Now(), **values)
         if count:
@@ -559,9 +559,6 @@ class TaskQuerySet(OperatorActions["Task"]):
         return self._retry_with_keys(keys[:half]) + self._retry_with_keys(keys[half:])
 
     def _retry(self) -> int:
-        # A failure counts no longer if nothing was recorded after it: see the replay.
-        failures = TaskStep.objects.using(self.db).filter(kind=StepKind.STEP).exclude(status=StepStatus.COMPLETED)
-        failures.filter(task__in=self.filter(lifecycle.RETRY_ENDED.is_possible).values("pk")).update(attempt=0)
         return self._apply(
             lifecycle.RETRY_ENDED,
             enqueued_at=Now(),
@@ -661,13 +658,12 @@ class TaskQuerySet(OperatorActions["Task"]):
         return {key: f"{code}: {message}" for key, code, message in rows}
 
 
-def _wait_columns(waits: Mapping[UUID, str]) -> dict[str, Any]:
-    """Return what tasks wait for. The deadline of a task that waits no longer applies: it has begun."""
-    if not waits:
-        return {"waits_for": None}
+def _deadline(ends: Sequence[Completion]) -> dict[str, Any]:
+    """Clear the deadlines of tasks that have recorded something, because they have begun."""
+    begun = [end.task_id for end in ends if end.has_records]
     time = models.DateTimeField()
-    deadline = Case(When(pk__in=list(waits), then=Value(None, time)), default=F("good_until"), output_field=time)
-    return {"waits_for": ValueByPk(texts(waits), TextField()), "good_until": deadline}
+    cleared = Case(When(pk__in=begun, then=Value(None, time)), default=F("good_until"), output_field=time)
+    return {"good_until": cleared} if begun else {}
 
 
 def _error_columns(errors: Mapping[UUID, AttemptError]) -> dict[str, ValueByPk]:

@@ -44,6 +44,10 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
         ended = self.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), parent__isnull=True, open_count=0)
         return ended.filter(~Exists(open_below))
 
+    def ended_awaited(self) -> Self:
+        """Ended workflows for which tasks may wait, which are to be woken."""
+        return self.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), is_awaited=True).order_by("pk")
+
     def lock(self, roots: Collection[UUID], *, skip: bool = False) -> set[UUID]:
         """Lock the trees with these roots, before any other row of theirs; return the roots.
 
@@ -160,6 +164,11 @@ class Workflow(models.Model):
             # For the admin. A workflow that completes costs nothing in the first one.
             models.Index(
                 fields=["status", "id"], condition=Q(status__in=_UNSUCCESSFUL), name="horsies_workflow_unsuccessful"
+            ),
+            models.Index(
+                fields=["id"],
+                condition=Q(status__in=sorted(WORKFLOW_TERMINAL_STATES), is_awaited=True),
+                name="horsies_workflow_awaited",
             ),
             models.Index(
                 fields=["name", "id"], opclasses=["varchar_pattern_ops", "uuid_ops"], name="horsies_workflow_name"

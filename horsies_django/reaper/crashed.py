@@ -102,7 +102,8 @@ def recover(
 
     CLAIMED tasks go back to PENDING, because they never started. RUNNING tasks are retried after the delay of their
     retry policy if the policy lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` for a task over its limit) and retries are
-    left; otherwise they become FAILED. A retry is charged unless the worker was asked to stop.
+    left; otherwise they become FAILED. A retry is charged unless the worker was asked to stop. A task that has made
+    progress under its claim is retried in any case, at once and uncharged.
 
     Without ``evidence``, every task counts as started and within its time limit.
     """
@@ -122,7 +123,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         "attempt",
         SecondsUntil("started_at"),
         "limit_key",
-        Exists(TaskStep.objects.using(tasks.db).filter(task=OuterRef("pk"), claim=OuterRef("claim"))),
+        Exists(TaskStep.objects.using(tasks.db).progress().filter(task=OuterRef("pk"), claim=OuterRef("claim"))),
     )
     tasks, nodes = gateway.lock_unless_locked(tasks)
     stale = [StaleTask(*row) for row in tasks.lock().values_list(*columns)]
@@ -172,5 +173,5 @@ def _completion(stale: StaleTask, evidence: Evidence | None) -> tuple[AttemptOut
         delay, is_charged = 0.0, False  # a crash after progress is no failed attempt
     result = error_result(code, message, {"worker_id": stale.worker_id})
     began = evidence.began_at(stale) if evidence else 0.0
-    error = AttemptError(code, message)
-    return outcome, Completion(stale.task_id, stale.claim, result, error, delay, is_charged=is_charged, began=began)
+    ended = Completion(stale.task_id, stale.claim, result, AttemptError(code, message), delay, began=began)
+    return outcome, ended._replace(is_charged=is_charged, has_records=stale.has_progress)

@@ -9,11 +9,16 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from django.db.models.functions import Coalesce
+
 from ..core.options import Options
+from ..db.expressions import NowPlus
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from ..models import Limit, Task, release_blocked
+from ..models import Limit, Task, Workflow, release_blocked
 from ..models.check_migrated import raise_if_forbidden
+from ..models.claims import WORKFLOW_WAIT
 from ..models.transitions import TaskQuerySet
+from ..models.workflow import WorkflowQuerySet
 from ..workflows import gateway
 from .batches import in_batches
 from .crashed import recover
@@ -100,7 +105,7 @@ def deliver_events(options: Options) -> Iterator[int]:
 
 def deliver_ends(options: Options) -> Iterator[int]:
     """Wake tasks that wait for workflows that have ended; the process that should have woken them died."""
-    return in_batches(_tasks(options).whose_workflow_ended(), lambda batch: batch.wake())
+    return in_batches(Workflow.objects.using(options.database).ended_awaited(), _deliver_ends)
 
 
 def prune_limits(options: Options) -> Iterator[int]:
@@ -111,6 +116,19 @@ def prune_limits(options: Options) -> Iterator[int]:
 def requeue(stale: TaskQuerySet, may_act: Callable[[], bool] = lambda: True) -> Iterator[int]:
     """Requeue CLAIMED tasks batch by batch; yield how many of each were requeued."""
     return in_batches(stale, _requeue, may_act=may_act)
+
+
+def _deliver_ends(ended: WorkflowQuerySet) -> int:
+    """Wake the tasks; return for how many workflows nobody waits any more.
+
+    A workflow is looked at again for a minute, because a body that began to wait before its end may not be stored yet.
+    """
+    names = {f"{WORKFLOW_WAIT}{key}": key for key in ended.locked(skip=True).values_list("pk", flat=True)}
+    waiting = Task.objects.using(ended.db).filter(waits_for__in=names)
+    waiting.wake()
+    free = set(names.values()) - {names[str(name)] for name in waiting.values_list("waits_for", flat=True)}
+    ended_at = Coalesce("completed_at", "cancelled_at", "sent_at")
+    return ended.filter(pk__in=free).alias(ended_at=ended_at).filter(ended_at__lt=NowPlus(-60)).update(is_awaited=False)
 
 
 def _requeue(stale: TaskQuerySet) -> int:

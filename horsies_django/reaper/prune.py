@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
+from django.db.models.deletion import Collector
 from django.db.models.functions import Coalesce
 
 from ..core.options import Options
@@ -87,9 +88,10 @@ def past_retention(tasks: TaskQuerySet) -> TaskQuerySet:
 
 
 def delete(tasks: TaskQuerySet) -> int:
-    """Delete tasks with their attempts and heartbeats, except locked ones; return how many."""
-    keys = list(tasks.lock().values_list("pk", flat=True))
-    _, counts = tasks.all_rows().filter(pk__in=keys).only("pk").delete()
+    """Delete tasks with their attempts, heartbeats and steps, except locked ones; return how many."""
+    collector = Collector(tasks.db)  # a queryset's delete() would read the rows again
+    collector.collect([Task.from_db(tasks.db, ["id"], [key]) for key in tasks.lock().values_list("pk", flat=True)])
+    _, counts = collector.delete()
     return counts.get(Task._meta.label, 0)
 
 

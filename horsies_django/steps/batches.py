@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import SimpleNamespace, TracebackType
+from functools import partial
+from types import FrameType, SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import FieldDoesNotExist
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
 from django.db.models import Expression, Field, ForeignObjectRel, QuerySet
 from django.db.models.query import ModelIterable, ValuesIterable
 
@@ -27,11 +29,12 @@ from ..core.current_task import inside_step
 from ..core.exceptions import StepMismatch, delay_seconds
 from ..core.serialization import dumps
 from ..core.status import StepKind, StepStatus
+from ..db.errors import is_outage
 from ..db.expressions import row_after
 from ..models.claims import StepRecord
 
 if TYPE_CHECKING:
-    from .replay import StepRun
+    from .task_run import TaskRun
 
 Row = TypeVar("Row")
 
@@ -133,7 +136,7 @@ class Loop(Generic[Row]):
 
     def __init__(
         self,
-        run: StepRun,
+        run: TaskRun,
         name: str,
         queryset: QuerySet[Any, Row],
         *,
@@ -159,7 +162,6 @@ class Loop(Generic[Row]):
         self._turn: Turn[Row] | None = None
         self._is_whole = True  # no turn is open or has failed
         self._longest = -math.inf  # seconds of the longest turn
-        self._reported: str | None = None
         self.run = run
         self.label = f"the loop {self._record.label!r}"
 
@@ -167,27 +169,35 @@ class Loop(Generic[Row]):
 
     def turns(self) -> Iterator[Turn[Row]]:
         """Yield one turn after the other."""
-        with self._left_at_end():
-            self.run.replay.open_loop = self.label
-            try:
-                while (turn := self._next_turn()) is not None:
-                    yield turn
-                    if not turn.is_committed:
-                        raise RuntimeError(
-                            f"A turn of {self.label} was not entered, is open or has failed; allowed: the next turn "
-                            "after `with turn as rows:` has ended without an exception."
-                        )
-                    for seconds in self._pauses():
-                        time.sleep(seconds)
-            finally:
-                self.run.replay.open_loop = None
+        self._find()
+        self.run.replay.open_loop = self.label
+        try:
+            while (turn := self._next_turn()) is not None:
+                yield turn
+                if not turn.is_committed:
+                    raise RuntimeError(
+                        f"A turn of {self.label} was not entered, is open or has failed; allowed: the next turn after "
+                        "`with turn as rows:` has ended without an exception."
+                    )
+                for seconds in self._pauses():
+                    time.sleep(seconds)
+        finally:
+            self.run.replay.open_loop = None
+            if self._turn is not None:
+                self._turn.roll_back(RuntimeError("The loop has ended."))
+            if self._record.status == StepStatus.RUNNING:
+                self.run.replay.leave(self._record, partial(_is_over, self._is_whole, _place(sys._getframe(1))))
 
     def call(self, function: Callable[[list[Row]], object]) -> None:
         """Call a function in each turn."""
-        with self._left_at_end():
+        self._find()
+        try:
             while self._call_once(function):
                 for seconds in self._pauses():
                     time.sleep(seconds)
+        finally:
+            if self._record.status == StepStatus.RUNNING:
+                self.run.replay.leave(self._record, lambda: False)
 
     async def acall(self, function: Callable[[list[Row]], object]) -> None:
         """Call a function in each turn, each time in a thread."""
@@ -196,18 +206,6 @@ class Loop(Generic[Row]):
         while await sync_to_async(self._call_once)(function):
             for seconds in self._pauses():
                 await asyncio.sleep(seconds)
-
-    @contextmanager
-    def _left_at_end(self) -> Iterator[None]:
-        """Go on after the last turn of an earlier run; roll back a turn that is open at the end."""
-        self._find()
-        try:
-            yield
-        finally:
-            if self._turn is not None:
-                self._turn.roll_back(RuntimeError("The loop has ended."))
-            if self._record.status == StepStatus.RUNNING:
-                self.run.replay.leave(self._record, is_whole=self._is_whole)
 
     def _find(self) -> None:
         """Read the record of an earlier run."""
@@ -276,11 +274,30 @@ class Loop(Generic[Row]):
         """Go on from a turn that is committed and has taken so many seconds."""
         self._record, self._is_whole = record, True
         self._longest = max(self._longest, seconds)
-        if self.run.progress == self._reported:  # otherwise the body reports its own
+        self.run.replay.records[record.name, record.number] = record
+        if self.run.progress == self.run.replay.loop_progress:  # otherwise the body reports its own
             done, total = self._state["rows"], self._state.get("total")
             is_over = record.status == StepStatus.COMPLETED
             total = done if is_over else None if total is None else max(done, total)
-            self._reported = self.run.progress = dumps({"done": done, "total": total, "message": ""})
+            self.run.replay.loop_progress = self.run.progress = dumps({"done": done, "total": total, "message": ""})
+
+
+def _place(frame: FrameType) -> tuple[int, int]:
+    """Return the place in a frame that it executes."""
+    return id(frame), frame.f_lasti
+
+
+def _is_over(is_whole: bool, place: tuple[int, int]) -> bool:
+    """Whether the body has left its loop by ``break``: no turn has failed, and no exception was raised at this place.
+
+    Asked at the next step, which may be in a handler of an exception that was raised between two turns, or later.
+    """
+    link = getattr(sys.exception(), "__traceback__", None)
+    while link is not None:
+        if (id(link.tb_frame), link.tb_lasti) == place:
+            return False
+        link = link.tb_next
+    return is_whole
 
 
 def _estimate(rows: QuerySet[Any, Any]) -> int | None:
@@ -302,7 +319,7 @@ class Turn(Generic[Row]):
         self._began = time.monotonic()
         self._is_entered = False
         self.is_committed = False
-        with loop.run.replay.outages_decide(), ExitStack() as stack:
+        with loop.run.replay.ending_at_outage(), ExitStack() as stack:
             stack.enter_context(transaction.atomic(using=loop.run.database))
             self._rows, self._record = loop.read()
             if not self._rows:
@@ -325,11 +342,13 @@ class Turn(Generic[Row]):
         """Commit, or roll back after an exception. Raises TaskRevoked if the task is no longer this worker's."""
         if error is not None:
             self.roll_back(error)
+            if isinstance(error, Error) and is_outage(error):
+                self._loop.run.decided = error
             return
         if self._transaction is None:
             raise RuntimeError(f"A turn of {self._loop.label} was left after the loop; allowed: before the next turn.")
         stack, self._transaction = self._transaction, None
-        with self._loop.run.replay.outages_decide(), stack:
+        with self._loop.run.replay.ending_at_outage(), stack:
             self._loop.run.replay.keep(self._record)
         self._end()
 

@@ -6,10 +6,10 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # a task may be declared before the apps are ready
 
     from ..models.claims import StepRecord
     from .batches import Turn
-    from .replay import StepRun
+    from .task_run import TaskRun
 
 T = TypeVar("T")
 Row = TypeVar("Row")
@@ -38,24 +38,13 @@ Row = TypeVar("Row")
 _OF_THE_TASK: Final = (Retry, Snooze, Discard)
 
 
-class EndingHandle(Protocol):
-    """A handle of a workflow or of a batch."""
-
-    @property
-    def wait_name(self) -> str:
-        """What a task waits for that waits for its end."""
-
-    def watch_end(self) -> TaskResult[Any, Any] | None:
-        """Return the result of what has ended; None before, and then have its end wake tasks that wait for it."""
-
-
 class LongWork:
     """Methods of a context. Each is a checkpoint, and kept in the order of the body."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:  # TaskContext declares them
-        run: StepRun
+        run: TaskRun
         task_result: Any
 
     @overload
@@ -162,13 +151,12 @@ class LongWork:
 
     def _try(self, record: StepRecord, function: Callable[[], Any], *, is_atomic: bool) -> None:
         """Call a step's function and keep its value."""
-        replay, began = self.run.replay, time.monotonic()
         with transaction.atomic(using=self.run.database) if is_atomic else nullcontext():
             if is_atomic:
                 self.run.lock_on_sqlite()
-            with inside_step(f"the step {record.label!r}"):
+            with _timed(record):
                 value = function()
-            replay.complete(record, value, time.monotonic() - began)
+            self.run.replay.complete(record, value)
 
     def astep(
         self,
@@ -209,11 +197,10 @@ class LongWork:
         while record.status == StepStatus.WAITING:
             try:
                 if is_coroutine:
-                    began = time.monotonic()
-                    with inside_step(f"the step {record.label!r}"):
+                    with _timed(record):
                         async with asyncio.timeout(timeout):
                             value = await function()
-                    await sync_to_async(replay.complete)(record, value, time.monotonic() - began)
+                    await sync_to_async(replay.complete)(record, value)
                 else:
                     await sync_to_async(self._try)(record, function, is_atomic=is_atomic)
             except _OF_THE_TASK:
@@ -223,10 +210,13 @@ class LongWork:
         return replay.value_of(record)
 
     def key(self, name: str) -> str:
-        """Return a text for the next step of this name, the same in each run: an idempotency key for other services."""
+        """Return an idempotency key for other services: a text for the next step of this name, the same in each run.
+
+        In a step's function it is that of the step, and RuntimeError is raised for another name.
+        """
         restarts = self.run.metadata.get(RESTARTS, 0)
         run = f"{self.run.task_id}" + (f".{restarts}" if restarts else "")
-        return f"{run}:{name}:{self.run.replay.next_number(name)}"
+        return f"{run}:{name}:{self.run.replay.key_number(name)}"
 
     def sleep(self, delay: float | timedelta) -> None:
         """Sleep for seconds or a timedelta, without the slot if it is longer than a second."""
@@ -267,35 +257,46 @@ class LongWork:
         return await sync_to_async(self.run.replay.wait_event)(*self._begin_event(name, timeout))
 
     def _begin_event(self, name: str, timeout: float | timedelta | None) -> tuple[tuple[str, int], float | None]:
+        from ..models.claims import check_event_name
+
+        check_event_name(name)
         seconds = None if timeout is None else delay_seconds("wait_event(timeout=)", timeout)
         return self.run.replay.begin(StepKind.EVENT, f"event:{name}", is_wait=True), seconds
 
-    def wait(self, handle: EndingHandle, timeout: float | timedelta | None = None) -> TaskResult[Any, Any]:
+    def wait(self, handle: Any, timeout: float | timedelta | None = None) -> TaskResult[Any, Any]:
         """Wait without a slot for the end of a workflow or a batch, and return its result.
 
-        After ``timeout`` seconds that is an error with the code ``WAIT_TIMEOUT``. Raises TypeError for other handles.
+        After ``timeout`` seconds that is an error with the code ``WAIT_TIMEOUT``. Raises TypeError for other handles,
+        and ValueError for one on another database.
         """
-        replay = self.run.replay
-        seconds = None if timeout is None else delay_seconds("wait(timeout=)", timeout)
-        key = replay.begin(StepKind.WAIT, _name_of(handle), is_wait=True)
-        return replay.wait_for_end(key, handle.watch_end, seconds)
+        return self.run.replay.wait_for_end(*self._begin_wait(handle, timeout))
 
-    async def await_(self, handle: EndingHandle, timeout: float | timedelta | None = None) -> TaskResult[Any, Any]:
+    async def await_(self, handle: Any, timeout: float | timedelta | None = None) -> TaskResult[Any, Any]:
         """See :meth:`wait`."""
-        replay = self.run.replay
+        return await sync_to_async(self.run.replay.wait_for_end)(*self._begin_wait(handle, timeout))
+
+    def _begin_wait(self, handle: Any, timeout: float | timedelta | None) -> tuple[tuple[str, int], Any, float | None]:
+        if (watch_end := getattr(handle, "_watch_end", None)) is None:
+            raise TypeError(f"wait() got {handle!r}; allowed: the handle of a workflow or of a batch.")
+        if handle._database != self.run.database:
+            raise ValueError(
+                f"wait() got {handle!r} on the database {handle._database!r}; allowed: one on {self.run.database!r}."
+            )
         seconds = None if timeout is None else delay_seconds("wait(timeout=)", timeout)
-        key = replay.begin(StepKind.WAIT, _name_of(handle), is_wait=True)
-        return await sync_to_async(replay.wait_for_end)(key, handle.watch_end, seconds)
+        return self.run.replay.begin(StepKind.WAIT, f"workflow:{handle.id}", is_wait=True), watch_end, seconds
 
     def patched(self, name: str) -> bool:
         """Whether the code of a change applies to this run: False if it began before the change. It stays the same."""
-        self.run.replay.begin(StepKind.PATCH, f"patch:{name}")
-        return self.run.replay.is_patched(name)
+        return self.run.replay.is_patched(self._begin_patch(name))
 
     async def apatched(self, name: str) -> bool:
         """See :meth:`patched`."""
-        self.run.replay.begin(StepKind.PATCH, f"patch:{name}")
-        return await sync_to_async(self.run.replay.is_patched)(name)
+        return await sync_to_async(self.run.replay.is_patched)(self._begin_patch(name))
+
+    def _begin_patch(self, name: str) -> tuple[str, int]:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"patched() got {name!r}; allowed: a text.")
+        return self.run.replay.begin(StepKind.PATCH, f"patch:{name}")
 
     def restart(self, **kwargs: Any) -> NoReturn:
         """Go on as a fresh run of the same task: its records are dropped, its id stays.
@@ -319,8 +320,12 @@ def _check_function(method: str, function: object) -> None:
         raise TypeError(f"{method}() got {function!r}; allowed: a function that is no coroutine function.")
 
 
-def _name_of(handle: EndingHandle) -> str:
+@contextmanager
+def _timed(record: StepRecord) -> Iterator[None]:
+    """Run a step's function in this block."""
+    began = time.monotonic()
     try:
-        return handle.wait_name
-    except AttributeError:
-        raise TypeError(f"wait() got {handle!r}; allowed: the handle of a workflow or of a batch.") from None
+        with inside_step(f"the step {record.label!r}", (record.name, record.number)):
+            yield
+    finally:
+        record.seconds = time.monotonic() - began

@@ -2,7 +2,7 @@
 
 Each run starts the body from the top. A step that an earlier run has kept gives its value; the first that is not known
 runs. In a function, a step that is not known while kept ones are unmet means that the code has changed. In a coroutine
-there is no order, because steps may be gathered; neither in other threads of a function.
+there is no order, because steps may be gathered; nor in other threads of a function: their records have no position.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, Final, NoReturn, Protocol
-from uuid import UUID
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from django.db import Error, connections
 
@@ -26,18 +24,19 @@ from ..core.exceptions import (
     HorsiesError,
     StepFailed,
     StepMismatch,
-    TaskInterrupt,
     TaskRevoked,
     TaskSuspended,
     WaitTimeout,
 )
-from ..core.options import Options
 from ..core.results import RetrievalCode, TaskError, TaskResult
 from ..core.retry import RetryPolicy
 from ..core.serialization import check_size, clean_text, decode, dumps, encode
 from ..core.status import StepKind, StepStatus
 from ..db.errors import is_outage
-from ..models.claims import FOREVER, NAME_LENGTH, ClaimedTask, StepRecord
+from ..models.claims import EVENT_WAIT, FOREVER, NAME_LENGTH, StepRecord, error_result
+
+if TYPE_CHECKING:
+    from .task_run import TaskRun
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -48,83 +47,34 @@ MAX_RECORDS: Final = 10_000
 SHORT_SLEEP: Final = 1.0
 SHORT_BACKOFF: Final = 5.0
 
+_USED: Final = (
+    "The name {name!r} was used before; allowed: each name once, if one of its steps is not in the body's own thread "
+    "or asyncio task, because their order may change."
+)
+
 #: How the names of records begin that are not those of steps.
 _RESERVED: Final = ("event:", "patch:", "workflow:", "sleep")
-
-
-class StepRun(Protocol):
-    """The run of a task, as its replay uses it."""
-
-    claimed: ClaimedTask
-    options: Options
-    is_atomic: bool
-    progress: str | None
-    decided: BaseException | None  # the end of the run, whatever the body returns
-
-    @property
-    def task_id(self) -> UUID:
-        """The id of the task."""
-
-    @property
-    def database(self) -> str:
-        """The alias of the queue's database."""
-
-    @property
-    def is_typed(self) -> bool:
-        """Whether stored values carry type tags."""
-
-    def error_of(self, raised: Exception) -> TaskError[Any]:
-        """Return the error that the task would have if its body raised this."""
-
-    @property
-    def replay(self) -> Replay:
-        """What the run has recorded."""
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The task's metadata."""
-
-    def now(self) -> datetime:
-        """Return the time by the clock of the database."""
-
-    def lock_on_sqlite(self) -> None:
-        """Begin to write: SQLite can't turn a reader into the writer once another connection has written."""
-
-    def request_stop(self, reason: type[TaskInterrupt]) -> None:
-        """Ask the body to stop."""
-
-    def raise_if_stopping(self) -> None:
-        """Raise the reason to stop, if there is one."""
-
-    def has_time(self, seconds: float) -> bool:
-        """Whether the body may go on for so long: its worker stays, and the time limit is not reached before."""
-
-    def is_in_body(self) -> bool:
-        """Whether the caller is in the body's own thread or asyncio task."""
-
-    def read_steps(self) -> list[StepRecord]:
-        """Return the records of earlier runs."""
-
-    def write_step(self, record: StepRecord) -> bool:
-        """Write a record; False if the task is no longer this worker's, or if the record must stay."""
 
 
 class Replay:
     """The records of one run."""
 
-    def __init__(self, run: StepRun) -> None:
+    def __init__(self, run: TaskRun) -> None:
         self.run = run
+        self._lock = RLock()  # a function may take steps in threads of its own
         self._numbers: Counter[str] = Counter()
         self._used_outside: set[str] = set()
         self._records: dict[tuple[str, int], StepRecord] | None = None
         self._unmet: dict[tuple[str, int], StepRecord] = {}
-        self._first_events: dict[str, int] = {}
+        self._events: dict[str, list[int]] = defaultdict(list)  # the numbers that the waits of the body take
+        self._last_events: Counter[str] = Counter()
         self._last_position = 0  # of earlier runs
         self._calls = 0
         self._call_of: dict[tuple[str, int], int] = {}
         self._children: set[asyncio.Task[Any]] = set()
-        self._left: list[tuple[StepRecord, bool]] = []
+        self._left_loops: list[tuple[StepRecord, Callable[[], bool]]] = []
         self.open_loop: str | None = None  # what the body is in between two turns
+        self.loop_progress: str | None = None  # what a loop has reported last
 
     # At the call.
 
@@ -138,7 +88,8 @@ class Replay:
         if run.decided is not None:
             raise run.decided
         _check_name(kind, name)
-        if (outer := open_step() or self.open_loop) is not None:
+        open_key = open_step()
+        if (outer := open_key[0] if open_key else self.open_loop) is not None:
             raise RuntimeError(f"{name!r} was called inside {outer}; allowed: steps and waits after one another.")
         if run.is_atomic or _has_open_transaction(run.database):
             raise RuntimeError(f"{name!r} was called inside a transaction; allowed: steps and waits outside of one.")
@@ -147,20 +98,29 @@ class Replay:
             raise RuntimeError(
                 f"{name!r} was called in another thread or asyncio task; allowed: waits in the body's own."
             )
-        if name in self._used_outside or (is_outside and name in self._numbers):
-            raise RuntimeError(
-                f"The name {name!r} was used before; allowed: each name once, if one of its steps is not in the body's "
-                "own thread or asyncio task, because their order may change."
-            )
-        if is_outside:
-            self._used_outside.add(name)
-        self._numbers[name] += 1
-        key = name, self._numbers[name]
-        self._calls = self._call_of[key] = self._calls + 1
+        with self._lock:
+            if kind == StepKind.PATCH:  # one answer, whoever asks
+                self._numbers[name] = 0
+            elif name in self._used_outside or (is_outside and name in self._numbers):
+                raise RuntimeError(_USED.format(name=name))
+            elif is_outside:
+                self._used_outside.add(name)
+            self._numbers[name] += 1
+            key = name, self._numbers[name]
+            self._calls = self._call_of[key] = self._calls + 1
         return key
 
-    def next_number(self, name: str) -> int:
-        """Return the number that the next step of this name gets."""
+    def key_number(self, name: str) -> int:
+        """Return the number of the next step of this name, or inside a step its own. Raises RuntimeError for others."""
+        outer, key = open_step() or (self.open_loop, None)
+        if key is not None and key[0] == name:
+            return key[1]
+        if outer is not None:
+            raise RuntimeError(
+                f"key({name!r}) was called inside {outer}; allowed: a step's own name, or between steps."
+            )
+        if name in self._numbers and not self.run.is_in_body():
+            raise RuntimeError(_USED.format(name=name))
         return self._numbers[name] + 1
 
     # Asyncio tasks.
@@ -182,37 +142,68 @@ class Replay:
     @property
     def records(self) -> dict[tuple[str, int], StepRecord]:
         """The records by name and number, without failures that this run repeats."""
-        if self._records is None:
-            rows = self.run.read_steps() if self.run.claimed.claim > 1 else []
-            self._records = {(row.name, row.number): row for row in self._counting(rows)}
-            self._unmet = {key: row for key, row in self._records.items() if _must_be_met(row)}
-            self._last_position = max((row.position or 0 for row in rows), default=0)
-            for row in rows:
-                if row.kind == StepKind.EVENT:
-                    self._first_events[row.name] = min(row.number, self._first_events.get(row.name, row.number))
-        return self._records
+        with self._lock:
+            if self._records is None:
+                with self.ending_at_outage():
+                    return self._read()
+            return self._records
 
-    def _counting(self, rows: Sequence[StepRecord]) -> Iterator[StepRecord]:
-        """Leave out failures, and the tries of a step, of an earlier attempt after which the body asked for nothing."""
+    @property
+    def has_records(self) -> bool:
+        """Whether the body has recorded anything, in this run or before."""
+        return any(row.status != StepStatus.UNREAD for row in (self._records or {}).values())
+
+    @property
+    def last_progress(self) -> int:
+        """The number of the last attempt that has completed a step, a turn or a wait; 0 if there is none."""
+        rows = (self._records or {}).values()
+        return max((row.attempt for row in rows if row.status in (StepStatus.COMPLETED, StepStatus.RUNNING)), default=0)
+
+    def _read(self) -> dict[tuple[str, int], StepRecord]:
+        """Read the records of earlier runs, and set aside what this run repeats.
+
+        That are failures, and the tries of a step, of an earlier attempt after which the body asked for nothing. An
+        event that counts no longer keeps its number, but has no position.
+        """
+        rows = self.run.read_steps() if self.run.claimed.claim > 1 else []
+        rows.sort(key=lambda row: row.number)
         last = max((row.position or 0 for row in rows if row.status != StepStatus.FAILED), default=0)
-        is_last_open = any(row.kind != StepKind.STEP and row.position is None and row.attempt for row in rows)
+        waits = [row for row in rows if row.kind != StepKind.STEP and row.attempt]
+        has_open_wait = any(row.status in (StepStatus.WAITING, StepStatus.UNREAD) for row in waits)
+        self._last_position = max((row.position or 0 for row in rows), default=0)
+        records = self._records = {}
         for row in rows:
-            is_unsuccessful = row.kind == StepKind.STEP and row.status != StepStatus.COMPLETED
-            is_trailing = row.status == StepStatus.WAITING or (not is_last_open and (row.position or 0) > last)
-            if not (is_unsuccessful and is_trailing and row.attempt != self.run.claimed.attempt):
-                yield row
+            is_event = row.kind == StepKind.EVENT
+            if is_event:
+                self._last_events[row.name] = row.number
+            if is_event and _is_outside_order(row):
+                continue
+            is_last = row.status == StepStatus.WAITING or not (has_open_wait or (row.position or last + 1) <= last)
+            is_try = row.status == StepStatus.FAILED or (row.kind, row.status) == (StepKind.STEP, StepStatus.WAITING)
+            if is_try and is_last and row.attempt != self.run.claimed.attempt:
+                if is_event:
+                    self.run.write_step(replace(row, position=None))
+                continue
+            records[row.name, row.number] = row
+            if is_event:
+                self._events[row.name].append(row.number)
+            if not (row.status == StepStatus.UNREAD or row.kind == StepKind.PATCH or _is_outside_order(row)):
+                self._unmet[row.name, row.number] = row
+        return records
 
     def find(self, key: tuple[str, int]) -> StepRecord | None:
         """Return the record of this step, which counts as met from now on.
 
         Raises StepMismatch if there is none although the body has not met others, HorsiesError for one too many.
         """
-        while self._left:
-            self._keep_left(*self._left.pop())
-        record = self.records.get(key)
-        self._unmet.pop(key, None)
-        has_order = not self.run.claimed.is_async and key[0] not in self._used_outside
-        if record is None and has_order and (unmet := self.first_unmet()) is not None:
+        while self._left_loops and self._has_order:
+            self._keep_left(*self._left_loops.pop())
+        with self._lock:
+            record = self.records.get(key)
+            self._unmet.pop(key, None)
+            is_new = record is None or record.status == StepStatus.UNREAD
+            unmet = self.first_unmet() if is_new and self._has_order else None
+        if unmet is not None:
             asked = StepRecord(*key, "", "").label
             self.decide(
                 StepMismatch(
@@ -224,10 +215,16 @@ class Replay:
             raise HorsiesError(f"The task has {MAX_RECORDS:,} records; allowed: no more. Use context.restart().")
         return record
 
+    @property
+    def _has_order(self) -> bool:
+        """Whether the caller takes its steps in an order: in a function, in its own thread."""
+        return not self.run.claimed.is_async and self.run.is_in_body()
+
     def first_unmet(self) -> StepRecord | None:
         """Return the first record that the body has not met; None if it has met all."""
-        self.records  # noqa: B018  # reads them
-        return min(self._unmet.values(), key=lambda row: row.position or self._last_position + 1, default=None)
+        with self._lock:
+            self.records  # noqa: B018  # reads them
+            return min(self._unmet.values(), key=lambda row: row.position or self._last_position + 1, default=None)
 
     def decide(self, decision: BaseException) -> NoReturn:
         """End the run: from now on each call raises this, and what the body returns does not count."""
@@ -235,7 +232,7 @@ class Replay:
         raise decision
 
     @contextmanager
-    def outages_decide(self) -> Iterator[None]:
+    def ending_at_outage(self) -> Iterator[None]:
         """Let an outage during the block, which the body has not caused, end the run: the task runs again."""
         try:
             yield
@@ -248,13 +245,15 @@ class Replay:
         """Write a record; False if it is kept already, or if the task is no longer this worker's."""
         key = record.name, record.number
         self.records  # noqa: B018  # reads the last position
-        if record.status != StepStatus.WAITING:
+        with self._lock:
             if record.status == StepStatus.FAILED:
                 self._calls = self._call_of[key] = self._calls + 1  # what was called before does not follow from it
-            record.position = self._last_position + self._call_of.get(key, self._calls)
-        with self.outages_decide():
+            record.position, record.attempt = None, self.run.claimed.attempt
+            if record.status != StepStatus.WAITING and (self.run.claimed.is_async or self._has_order):
+                record.position = self._last_position + self._call_of.get(key, self._calls)
+        with self.ending_at_outage():
             is_written = self.run.write_step(record)
-        if is_written:
+        if is_written and record.kind != StepKind.BATCHES:
             self.records[key] = record
         return is_written
 
@@ -278,19 +277,19 @@ class Replay:
             raise _failure(record, TaskError.from_json(stored["err"]))
         return decode(stored.get("ok"), typed=self.run.is_typed)
 
-    def leave(self, loop: StepRecord, *, is_whole: bool) -> None:
-        """Note that the body has left a loop before its end; ``is_whole`` if no turn has failed.
+    def leave(self, loop: StepRecord, is_over: Callable[[], bool]) -> None:
+        """Note that the body has left a loop before its end; ``is_over()`` once it asks for something else.
 
         A run that ends now goes on with the loop. But what the body asks for next follows the loop in each run.
         """
-        if self.run.is_in_body() and not self.run.claimed.is_async:
-            self._left.append((loop, is_whole))
+        if self._has_order:
+            self._left_loops.append((loop, is_over))
 
-    def _keep_left(self, loop: StepRecord, is_whole: bool) -> None:
+    def _keep_left(self, loop: StepRecord, is_over: Callable[[], bool]) -> None:
         """Record a loop that the body has left: one with a failure, or left by one, goes on in the next run."""
-        if is_whole and sys.exception() is None:
+        if is_over():
             self.keep(replace(loop, status=StepStatus.COMPLETED))
-        elif (loop.name, loop.number) not in self.records:
+        elif loop.position is None:
             self.keep(loop)
 
     # Steps.
@@ -302,10 +301,9 @@ class Replay:
             record.attempts += 1
         return record
 
-    def complete(self, record: StepRecord, value: Any, seconds: float) -> None:
-        """Keep the value of a step that has taken so many seconds."""
-        result = self.encode(value, record)
-        record.status, record.result, record.seconds = StepStatus.COMPLETED, result, seconds
+    def complete(self, record: StepRecord, value: Any) -> None:
+        """Keep the value of a step."""
+        record.result, record.status = self.encode(value, record), StepStatus.COMPLETED
         self.keep(record)
 
     def fail(self, record: StepRecord, error: Exception, policy: RetryPolicy | None) -> float:
@@ -313,13 +311,14 @@ class Replay:
 
         Raises StepFailed from ``error`` if no try is left.
         """
+        has_returned = record.status == StepStatus.COMPLETED
+        record.status = StepStatus.WAITING
         self.run.raise_if_stopping()
         if self.run.decided is not None:
             raise self.run.decided
-        if record.status == StepStatus.COMPLETED and is_outage(error):
+        if has_returned and is_outage(error):
             self.decide(error)  # whether its commit has succeeded is not known
         shown, tries = self.run.error_of(error), record.attempts
-        record.status, record.position = StepStatus.WAITING, None
         if policy is not None and tries <= policy.max_retries and policy.covers(shown.error_code, error):
             delay = policy.delay(tries)
             if delay > SHORT_BACKOFF:
@@ -359,12 +358,11 @@ class Replay:
 
     def wait_event(self, key: tuple[str, int], timeout: float | None) -> Any:
         """Return the payload of the event, suspend the task, or raise WaitTimeout."""
-        name, number = key
-        self.records  # noqa: B018  # reads the numbers of the events
-        key = name, number + self._first_events.get(name, 1) - 1
-        record = self.find(key) or self._await(StepRecord(*key, StepKind.EVENT, StepStatus.WAITING, due_in=timeout))
-        if record.status == StepStatus.WAITING and record.due_in is not None and record.due_in <= 0.0:
-            record = self._time_out(record, key)
+        name = key[0]
+        key = name, self._number_of_event(*key)
+        record = self.find(key) or self._put(StepRecord(*key, StepKind.EVENT, StepStatus.WAITING, due_in=timeout))
+        if record.is_late:
+            record = self._put(replace(record, status=StepStatus.FAILED, result=_late(f"The event {name!r}")))
         match record.status:
             case StepStatus.UNREAD:
                 record.status = StepStatus.COMPLETED
@@ -372,28 +370,28 @@ class Replay:
             case StepStatus.WAITING:
                 self.suspend(name, FOREVER if record.due_in is None else record.due_in)
             case StepStatus.FAILED:
-                raise WaitTimeout(f"No event {name.removeprefix('event:')!r} came in time.")
+                raise WaitTimeout(f"No event {name.removeprefix(EVENT_WAIT)!r} came in time.")
         return self.value_of(record)
 
-    def _await(self, record: StepRecord) -> StepRecord:
-        """Write that the task waits; return the record, or the event that has come meanwhile."""
-        return record if self.write(record) else self._reread(record)
+    def _number_of_event(self, name: str, call: int) -> int:
+        """Return the number of the event that the n-th wait takes."""
+        self.records  # noqa: B018  # reads the numbers
+        numbers = self._events[name]
+        if call > len(numbers):
+            self._last_events[name] += 1
+            numbers.append(self._last_events[name])
+        return numbers[call - 1]
 
-    def _time_out(self, record: StepRecord, key: tuple[str, int]) -> StepRecord:
-        """Write that no event came in time; return the record, or the event that has come meanwhile."""
-        late = StepRecord(*key, StepKind.EVENT, StepStatus.FAILED, attempts=record.attempts)
-        late.result = dumps({"err": TaskError[None](error_code=RetrievalCode.WAIT_TIMEOUT).as_json()})
-        return self._await(late)
-
-    def _reread(self, record: StepRecord) -> StepRecord:
-        """Return the record as another has written it. Raises TaskRevoked if nobody has."""
-        self.run.raise_if_stopping()
-        for row in self.run.read_steps():
-            if (row.name, row.number) == (record.name, record.number) and row.status == StepStatus.UNREAD:
-                self.records[row.name, row.number] = row
-                return row
-        self.run.request_stop(TaskRevoked)
-        self.run.raise_if_stopping()
+    def _put(self, record: StepRecord) -> StepRecord:
+        """Write a wait for an event, or its time-out; return it, or the event that has come meanwhile."""
+        if not self.write(record):
+            self.run.raise_if_stopping()
+            for row in self.run.read_steps():
+                if (row.name, row.number, row.status) == (record.name, record.number, StepStatus.UNREAD):
+                    self.records[row.name, row.number] = row
+                    return row
+            self.run.request_stop(TaskRevoked)
+            self.run.raise_if_stopping()
         return record
 
     def wait_for_end(
@@ -405,16 +403,16 @@ class Replay:
             ended = watch_end()
             if record is None:
                 record = StepRecord(*key, StepKind.WAIT, StepStatus.WAITING, due_in=timeout)
-            if ended is None and not (record.due_in is not None and record.due_in <= 0.0):
-                if key not in self.records:
-                    self.keep(record)
+            if ended is not None:
+                record.status, record.result = StepStatus.COMPLETED, dumps(self._encode_result(ended, key[0]))
+                check_size(record.result, self.run.options.max_payload_bytes, f"the result of {key[0]}")
+            elif record.is_late:
+                record.status, record.result = StepStatus.FAILED, _late(key[0])
+            elif key in self.records:
                 self.suspend(key[0], FOREVER if record.due_in is None else record.due_in)
-            message = f"{key[0]} did not end in time."
-            late = TaskError[None](error_code=RetrievalCode.WAIT_TIMEOUT, message=message)
-            result = TaskResult(err=late) if ended is None else ended
-            record.status, record.result = StepStatus.COMPLETED, dumps(self._encode_result(result, key[0]))
-            check_size(record.result, self.run.options.max_payload_bytes, f"the result of {key[0]}")
             self.keep(record)
+            if record.status == StepStatus.WAITING:
+                self.suspend(key[0], FOREVER if record.due_in is None else record.due_in)
         return self._decode_result(json.loads(record.result or "{}"))
 
     def _encode_result(self, result: TaskResult[Any, Any], where: str) -> dict[str, Any]:
@@ -436,14 +434,14 @@ class Replay:
 
     # The rest.
 
-    def is_patched(self, name: str) -> bool:
+    def is_patched(self, key: tuple[str, int]) -> bool:
         """Whether the new code applies to this run."""
-        key = f"patch:{name}", 1
-        record = self.records.get(key)
-        if record is None:
-            is_new = self.first_unmet() is None
-            record = StepRecord(*key, StepKind.PATCH, StepStatus.COMPLETED, dumps({"ok": is_new}))
-            self.keep(record)
+        with self._lock:
+            record = self.records.get(key)
+            if record is None:
+                is_new = self.first_unmet() is None
+                record = StepRecord(*key, StepKind.PATCH, StepStatus.COMPLETED, dumps({"ok": is_new}))
+                self.keep(record)
         return bool(self.value_of(record))
 
     def warn_of_unmet(self) -> None:
@@ -452,9 +450,14 @@ class Replay:
             logger.warning("step kept but not asked for id=%s step=%s", self.run.task_id, unmet.label)
 
 
-def _must_be_met(record: StepRecord) -> bool:
-    """Whether a body that does not ask for this record has changed. Nothing has happened for those left out."""
-    return record.status != StepStatus.UNREAD and record.kind != StepKind.PATCH
+def _is_outside_order(record: StepRecord) -> bool:
+    """Whether a record that has ended is of another thread of a function, or an event that counts no longer."""
+    return record.position is None and record.status in (StepStatus.COMPLETED, StepStatus.FAILED)
+
+
+def _late(what: str) -> str:
+    """Return the result of a wait that timed out."""
+    return error_result(RetrievalCode.WAIT_TIMEOUT, f"{what} did not come in time.")
 
 
 def _check_name(kind: StepKind, name: str) -> None:

@@ -21,9 +21,9 @@ from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
 from ..enqueue.handle import Progress
 from ..enqueue.task import HorsiesTask
-from ..enqueue.task_run import LOCAL_WORKER, LocalRun, local_claim
 from ..models import Task
 from ..models.claims import StepRecord
+from ..steps.task_run import LOCAL_WORKER, LocalRun, local_claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

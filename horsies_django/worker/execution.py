@@ -22,9 +22,9 @@ from ..core.current_task import log_attributes
 from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.serialization import clean_text
 from ..core.status import TaskStatus
-from ..enqueue.task_run import TaskRun
 from ..models import Task, TaskStep
 from ..models.claims import ClaimedTask, Completion, StepRecord
+from ..steps.task_run import TaskRun
 from . import console_logging, tracebacks
 from .started_registry import Slot
 

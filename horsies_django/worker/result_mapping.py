@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from traceback import format_exception
 from typing import Any, Final
 
@@ -47,13 +47,6 @@ logger = logging.getLogger("horsies_django.worker")
 MAX_LOST_COMMITS: Final = 5
 
 
-#: The codes of exceptions that no mapper can change.
-_OWN_CODES: Final[Mapping[type[BaseException], str]] = {
-    Discard: OutcomeCode.TASK_DISCARDED,
-    StepMismatch: ContractCode.STEP_MISMATCH,
-}
-
-
 class InvalidCall(Exception):
     """The row can't be turned into a call. The cause says why."""
 
@@ -64,7 +57,7 @@ class InvalidCall(Exception):
 def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) -> ExecutionResult:
     """Return the result for ``value``, which the function returned and which may be a :class:`TaskResult`."""
     if execution.decided is not None:
-        logger.warning("task returned after it was to wait id=%s: what it returned is dropped", execution.task_id)
+        logger.warning("task returned after its run was decided id=%s: what it returned is dropped", execution.task_id)
         return from_exception(execution, task, execution.decided)
     if execution.has_replay:
         execution.replay.warn_of_unmet()
@@ -89,12 +82,12 @@ def from_exception(
     """Return the result of a function that raised or could not be called at all.
 
     An outage of the database before the function began puts the task off. One that kept the transaction of an atomic
-    task from its commit, after the function had returned, or a step from its record, has the task run again, a few
-    times without using up a retry.
+    task from its commit, after the function had returned, or a step or a turn from its record, has the task run again:
+    without using up a retry after progress, and a few times without.
     """
     is_timeout = execution.stop_reason is TaskTimeLimit
     if execution.decided is not None and raised is not execution.decided and execution.stop_reason is None:
-        logger.warning("task ended after it was to wait id=%s: %r is dropped", execution.task_id, raised)
+        logger.warning("task ended after its run was decided id=%s: %r is dropped", execution.task_id, raised)
         raised = execution.decided
     if isinstance(raised, TaskRestarted) and not is_timeout:
         return _restart(execution, raised)
@@ -109,7 +102,9 @@ def from_exception(
         return ExecutionResult(execution, _completion(execution, "null", delay=raised.after))
     result = _failed(execution, task, _code_of(raised, execution, task), raised)
     claim = execution.claimed
-    uncharged = claim.attempt - 1 - claim.retry_count  # and those before the last retry() by an operator
+    progress = execution.replay.last_progress if execution.has_replay else 0
+    # Lost since the last progress; and before the last retry() by an operator, or restart() by the body.
+    uncharged = max(0, claim.attempt - 1 - max(claim.retry_count, progress))
     is_unstored = execution.has_returned or raised is execution.decided
     if is_outage(raised) and is_unstored and uncharged < MAX_LOST_COMMITS:
         delay = OUTAGE_SNOOZE * 2.0**uncharged
@@ -165,8 +160,8 @@ def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..
     """
     if execution.stop_reason is TaskTimeLimit:
         return OutcomeCode.TASK_TIMEOUT
-    if (own_code := _OWN_CODES.get(type(raised))) is not None:
-        return own_code
+    if isinstance(raised, Discard | StepMismatch):
+        return OutcomeCode.TASK_DISCARDED if isinstance(raised, Discard) else ContractCode.STEP_MISMATCH
     reported = reported_error(raised)
     if isinstance(reported, Retry):
         return OutcomeCode.TASK_RETRY
@@ -186,12 +181,17 @@ def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..
 
 def error_of(execution: Execution, task: FrameworkTask[..., Any], raised: Exception) -> TaskError[Any]:
     """Return the error of a step whose function raised this, with the code that the task would have."""
-    code = _code_of(raised, execution, task)
+    return _shown(raised, _code_of(raised, execution, task), execution)
+
+
+def _shown(raised: BaseException, code: str, execution: Execution) -> TaskError[Any]:
     kind = type(raised)
     exception = {
         "type": clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
-        "message": clean_text(_message(raised, code, execution)),
-        "traceback": clean_text("".join(format_exception(kind, raised, tracebacks.from_function(raised)))),
+        "message": _printed(raised, lambda: _message(raised, code, execution)),
+        "traceback": _printed(
+            raised, lambda: "".join(format_exception(kind, raised, tracebacks.from_function(raised)))
+        ),
     }
     return TaskError(error_code=str(code), message=exception["message"], exception=exception)
 
@@ -211,24 +211,20 @@ def _failed(
     execution: Execution, task: FrameworkTask[..., Any] | None, code: str, raised: BaseException
 ) -> ExecutionResult:
     reported = reported_error(raised)
-    kind = type(reported)
     if task is not None and code == OutcomeCode.TASK_TIMEOUT:  # it interrupts the task anywhere
         location = _function_name(task)
     else:
         location = tracebacks.location_of(reported)
+    shown = _shown(reported, code, execution)
+    exception = shown.exception or {}
     error = AttemptError(
-        code=str(code),
-        message=_printed(reported, lambda: _message(reported, code, execution)),
-        traceback=_printed(
-            reported, lambda: "".join(format_exception(kind, reported, tracebacks.from_function(reported)))
-        ),
-        exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
+        code=str(shown.error_code),
+        message=shown.message,
+        traceback=exception["traceback"],
+        exception_class=exception["type"],
         location=clean_text(location)[:255],
     )
-    shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
-    return _error_result(
-        execution, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised
-    )
+    return _error_result(execution, task, error, shown, raised)
 
 
 def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returned: Any) -> ExecutionResult:
@@ -306,4 +302,7 @@ def fallback(execution: Execution, error: BaseException) -> ExecutionResult:
 def _completion(
     execution: Execution, result: str, error: AttemptError | None = None, delay: float | None = None
 ) -> Completion:
-    return Completion(execution.task_id, execution.claimed.claim, result, error, delay, began=execution.started_at)
+    claim, has_records = execution.claimed.claim, execution.has_replay and execution.replay.has_records
+    return Completion(
+        execution.task_id, claim, result, error, delay, has_records=has_records, began=execution.started_at
+    )

@@ -232,7 +232,7 @@ def _prepare(execution: Execution) -> _PreparedCall:
     try:
         args, kwargs = decode_call(_loads(claim.args), _loads(claim.kwargs), typed=execution.is_typed)
         if claim.workflow_id is not None:
-            kwargs |= input_resolver.arguments_of_run(execution, task)
+            kwargs = input_resolver.arguments_of_run(execution, task) | kwargs  # restart() may have stored others
         elif claim.has_inputs:
             gathered = grouping.arguments(execution, task)
             if not gathered:

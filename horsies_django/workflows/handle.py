@@ -169,14 +169,7 @@ class WorkflowHandle(Generic[T]):
             wait.wait_for_end(read_workflows, self._database, self.id, deadline), timeout
         )
 
-    @property
-    def wait_name(self) -> str:
-        """What a task waits for that waits for the end of this workflow."""
-        from ..models.claims import WORKFLOW_WAIT
-
-        return f"{WORKFLOW_WAIT}{self.id}"
-
-    def watch_end(self) -> TaskResult[T, TaskError[Any]] | None:
+    def _watch_end(self) -> TaskResult[T, TaskError[Any]] | None:
         """Return the result if the workflow has ended, or is not there. If not, its end wakes tasks that wait for it.
 
         A paused workflow has not ended.

@@ -19,8 +19,8 @@ from ..enqueue import result_reader
 from ..enqueue.nodes import CTX_PARAM, META_PARAM, WORKFLOW_PARAMS, SubWorkflowSummary, WorkflowContext, WorkflowMeta
 
 if TYPE_CHECKING:
-    from ..enqueue.task_run import TaskRun
     from ..models import WorkflowTask
+    from ..steps.task_run import TaskRun
 
 
 def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:

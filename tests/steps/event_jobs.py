@@ -55,7 +55,7 @@ async def awaits(context: TaskContext, workflow_id: str) -> Any:
 
 @task(takes_context=True)
 def waits_for_a_task(context: TaskContext) -> None:
-    context.wait(TaskHandle(context.task_result.id))  # type: ignore[arg-type]
+    context.wait(TaskHandle(context.task_result.id))
 
 
 @task(takes_context=True)

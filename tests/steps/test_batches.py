@@ -7,7 +7,7 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.db.models import Count, F, Window
 from django.db.models.functions import Lower, RowNumber
 from django.db.models.signals import post_init
@@ -21,6 +21,7 @@ from tests.conftest import wait_until
 from tests.jobs.entries import entries
 from tests.jobs.models import Entry, Item
 from tests.steps import batch_jobs as jobs
+from tests.steps.jobs import note
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -154,6 +155,76 @@ def test_each_loop_of_a_body_goes_through_all_rows(items):
     assert counts() == [2] * 7
     rows = TaskStep.objects.order_by("position").values_list("number", "status", "result__ok__rows")
     assert list(rows) == [(1, "COMPLETED", 0), (2, "COMPLETED", 7), (3, "COMPLETED", 7)]
+
+
+def test_a_loop_that_the_body_has_left_is_over_although_the_next_record_is_made_in_a_later_handler(items, run_script):
+    def body(context):
+        for turn in context.batches(Item.objects.all(), size=2):
+            with turn as rows:
+                jobs.count_up(rows)
+            break
+        try:
+            raise jobs.Broken
+        except jobs.Broken:
+            context.step("handler", int)
+        if context.attempt == 1:
+            raise jobs.Broken
+
+    assert run_script(body, attempts=2).get(0).is_ok()
+    assert counts() == [1, 1, 0, 0, 0, 0, 0]
+
+
+def test_a_turn_that_could_not_commit_is_done_in_a_later_run(items, run_script, entries):
+    def body(context):
+        try:
+            for turn in context.batches(Item.objects.all(), size=4):
+                with turn as rows:
+                    jobs.count_up(rows)
+                    if context.attempt == 1:
+                        fails.append(1)
+        except IntegrityError:
+            context.step("handler", note, "handler")
+        if context.attempt == 1:
+            raise jobs.Broken
+
+    def fail(execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        if fails and sql.startswith("INSERT") and "horsies_task_steps" in sql:
+            fails.clear()
+            raise IntegrityError("deferred")
+        return result
+
+    fails = []
+    with connection.execute_wrapper(fail):
+        handle = run_script(body, attempts=2)
+
+    assert handle.get(0).is_ok()
+    assert counts() == [1] * 7
+    assert entries() == ["handler"]
+
+
+def test_an_outage_of_the_body_s_own_query_in_a_turn_uses_no_retry(items, run_script):
+    def body(context):
+        for turn in context.batches(Item.objects.all(), size=4):
+            with turn as rows:
+                jobs.count_up(rows)
+                if context.attempt == 1:
+                    raise OperationalError("the server closed the connection")
+        return "done"
+
+    handle = run_script(body)
+
+    assert handle.value(0) == "done"
+    assert counts() == [1] * 7
+    assert Task.objects.get().retry_count == 0
+
+
+def test_the_second_loop_of_a_body_reports_its_progress_too(items):
+    handle = jobs.two_loops.send()
+
+    run_due()
+
+    assert handle.info().progress.done == 7
 
 
 def test_callbacks_run_after_the_commit_of_each_turn(items):

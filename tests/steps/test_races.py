@@ -74,6 +74,20 @@ def test_an_event_that_comes_while_the_run_suspends_is_not_lost():
     assert handle.value(0) == "in between"
 
 
+def test_a_body_that_waits_for_the_transaction_of_a_sender_keeps_nobody_from_its_task(late):
+    handle = event_jobs.waits.send(name="other")
+    with transaction.atomic():
+        handle.send_event("other", "event")
+        late.send_event("approved", "event")
+        body = in_thread(run_due)
+        wait_until(locks)
+        assert handle.cancel(include_running=True)
+        assert late.cancel(include_running=True)
+    body.join(30)
+
+    assert (handle.status(), late.status()) == (TaskStatus.CANCELLED, TaskStatus.CANCELLED)
+
+
 def test_two_senders_at_once_send_two_events():
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has one writer")

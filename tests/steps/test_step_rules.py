@@ -11,13 +11,16 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django import Discard, Retry, RetryPolicy, Snooze, TaskStatus
-from horsies_django.exceptions import StepFailed, TaskSuspended
+from horsies_django import Batch, Discard, Retry, RetryPolicy, Snooze, TaskHandle, TaskStatus
+from horsies_django.db.expressions import NowPlus
+from horsies_django.db.now import Now
+from horsies_django.exceptions import StepFailed, TaskSuspended, WaitTimeout
 from horsies_django.models import Task, TaskAttempt, TaskStep
+from horsies_django.reaper.crashed import recover_all
 from horsies_django.steps import replay
 from horsies_django.testing import drain
 from horsies_django.worker import execution
-from tests.steps import scripts
+from tests.steps import event_jobs, scripts
 from tests.steps.jobs import Refused, note, refuse
 
 pytestmark = pytest.mark.django_db
@@ -416,6 +419,201 @@ def test_a_task_has_at_most_max_records(run_script, entries, monkeypatch):
 
     assert "has 3 records; allowed: no more" in error_of(run_script(body)).message
     assert entries() == ["0", "1", "2"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_that_was_lost_during_a_long_step_that_fails_is_replaced(run_script, monkeypatch):
+    if connection.vendor == "sqlite":
+        return  # its connections are not lost
+    monkeypatch.setattr(execution, "IDLE_CONNECTION", -1.0)
+
+    def lose_connection():
+        connection.connection.close()
+        raise Refused("late")
+
+    def body(context):
+        try:
+            context.step("call", lose_connection)
+        except StepFailed as failed:
+            return str(failed.error.message)
+
+    assert run_script(body).value(0) == "late"
+    assert not TaskAttempt.objects.exclude(outcome="COMPLETED").exists()
+
+
+def test_more_outages_than_five_are_not_charged_if_the_task_makes_progress_between_them(run_script, entries):
+    def body(context):
+        for number in range(7):
+            context.step(f"step {number}", note, str(number), atomic=True)
+            lost.add(number)
+        return "done"
+
+    def fail_once(execute, sql, params, many, context):
+        if "horsies_task_steps" in sql and sql.startswith("INSERT") and lost - seen:
+            seen.update(lost)
+            raise OperationalError("the server closed the connection")
+        return execute(sql, params, many, context)
+
+    lost, seen = set(), set()
+    with connection.execute_wrapper(fail_once):
+        handle = run_script(body)
+
+    assert handle.value(0) == "done"
+    assert entries() == [str(number) for number in range(7)]
+    assert TaskAttempt.objects.count() == 7
+    assert Task.objects.get().retry_count == 0
+
+
+def test_an_error_that_cannot_be_printed_fails_its_step(run_script):
+    class Unprintable(Exception):
+        def __str__(self):
+            raise ValueError
+
+    def fail():
+        raise Unprintable
+
+    error = error_of(run_script(lambda context: context.step("odd", fail)))
+
+    assert error.error_code == "STEP_FAILED"
+    assert "can't be printed" in error.message
+
+
+def test_a_subclass_of_discard_ends_its_task_as_discarded(run_script):
+    class Useless(Discard):
+        pass
+
+    def body(context):
+        raise Useless("useless")
+
+    assert error_of(run_script(body, attempts=3)).error_code == "TASK_DISCARDED"
+
+
+# Waits that timed out.
+
+
+def end_waits(handle):
+    TaskStep.objects.filter(task=handle.id, status="WAITING").update(due_at=Now())
+    Task.objects.filter(pk=handle.id).update(enqueued_at=Now())
+    drain(retries=True)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_wait_that_timed_out_last_is_repeated_by_a_retry_and_reads_the_event_that_came(send_script, attempts):
+    def body(context):
+        try:
+            return context.wait_event("approved", timeout=60)
+        except WaitTimeout:
+            handle.send_event("approved", "late")
+            raise
+
+    handle = send_script(body, attempts=attempts)
+    drain()
+    end_waits(handle)
+    if attempts == 1:
+        assert error_of(handle).exception["type"].endswith("WaitTimeout")
+        assert handle.retry()
+        drain()
+
+    assert handle.value(0) == "late"
+
+
+def test_a_wait_for_a_workflow_that_timed_out_last_is_repeated_by_a_retry(send_script):
+    with Batch("waits") as batch:
+        batch.add(event_jobs.waits)
+
+    def body(context):
+        result = context.wait(batch.handle, timeout=60)
+        return result.unwrap()
+
+    handle = send_script(body)
+    drain()
+    end_waits(handle)
+    assert "WAIT_TIMEOUT" in error_of(handle).message
+
+    call = Task.objects.exclude(pk=handle.id).get(task_name__endswith="waits")
+    TaskHandle(call.pk).send_event("approved", 7)
+    assert handle.retry()
+    drain()
+
+    assert handle.value(0) == [[7]]
+
+
+def test_a_time_out_that_the_body_went_on_from_stays_one(run_script, entries):
+    def body(context):
+        try:
+            context.wait_event("approved", timeout=60)
+        except WaitTimeout:
+            context.step("nobody", note, "nobody")
+        if context.attempt == 1:
+            raise Refused
+        return context.wait_event("approved")
+
+    handle = run_script(body, attempts=2)
+    end_waits(handle)
+    handle.send_event("approved", "late")
+    drain(retries=True)
+
+    assert handle.value(0) == "late"
+    assert entries() == ["nobody"]
+
+
+def test_an_event_that_came_early_does_not_let_a_changed_body_go_on(run_script, entries):
+    is_changed = []
+
+    def body(context):
+        if not is_changed:
+            context.step("first", note, "first")
+            raise Refused
+        return context.wait_event("approved")
+
+    handle = run_script(body)
+    handle.send_event("approved", 1)
+    is_changed.append(True)
+    handle.retry()
+    handle.send_event("approved", 1)
+    drain()
+
+    assert error_of(handle).error_code == "STEP_MISMATCH"
+
+
+# Deadlines, and crashes without progress.
+
+
+@pytest.mark.parametrize("end", [Refused("later"), Snooze(0)])
+def test_a_deadline_does_not_apply_to_a_task_that_has_recorded_something(send_script, end):
+    def body(context):
+        context.step("first", note, "first")
+        if len(runs) == 0:
+            runs.append(1)
+            Task.objects.update(good_until=NowPlus(-60))
+            raise end
+        return "done"
+
+    runs = []
+    handle = send_script(body, attempts=2, good_until=datetime(2100, 1, 1, tzinfo=UTC))
+    drain(scheduled=True, retries=True)
+
+    assert handle.value(0) == "done"
+
+
+def test_a_deadline_applies_to_a_task_that_has_recorded_nothing(run_script):
+    def body(context):
+        Task.objects.update(good_until=NowPlus(-60))
+        raise Refused
+
+    handle = run_script(body, attempts=2, good_until=datetime(2100, 1, 1, tzinfo=UTC))
+
+    assert error_of(handle).error_code == "UNHANDLED_EXCEPTION"
+
+
+def test_a_crash_after_nothing_but_a_failure_is_judged_by_the_policy(run_script):
+    def body(context):
+        try:
+            context.step("refused", refuse, "refused")
+        except StepFailed:
+            recover_all(Task.objects.all())
+
+    assert error_of(run_script(body)).error_code == "WORKER_CRASHED"
 
 
 # The end of a run.

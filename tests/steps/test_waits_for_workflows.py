@@ -5,6 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Batch, BatchHandle, TaskStatus, Workflow, WorkflowStatus
+from horsies_django.db.expressions import NowPlus
 from horsies_django.db.now import Now
 from horsies_django.models import Task, TaskAttempt, TaskStep
 from horsies_django.models import Workflow as WorkflowRow
@@ -124,12 +125,64 @@ def test_the_reaper_wakes_what_nobody_else_has_woken():
     handle, other = event_jobs.waits_for.send(str(batch.id)), event_jobs.waits.send()
     run_due()
     TaskStep.objects.filter(task=other.id, status="WAITING").update(status="UNREAD", result={"ok": 1})
-    batch._rows().update(is_awaited=False)
+    batch._rows().update(is_awaited=False)  # nobody wakes the task at the end
     send(call)
+    run_due()
+    assert batch.status() == WorkflowStatus.COMPLETED
+    assert Task.objects.awaiting().count() == 1
+
+    batch._rows().update(is_awaited=True)
     run_due()
 
     assert other.value(0) == [1]
     assert handle.value(0) == [[7]]
+
+
+def test_the_reaper_wakes_in_a_database_with_the_collation_of_a_language():
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite compares bytes")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT collname FROM pg_collation WHERE collname IN ('en-US-x-icu', 'en_US.utf8')")
+        if (row := cursor.fetchone()) is None:
+            pytest.skip("this server has no collation of a language")
+        cursor.execute(f'ALTER TABLE horsies_tasks ALTER waits_for TYPE varchar(300) COLLATE "{row[0]}"')
+    try:
+        batch, call = waiting_batch()
+        handle = event_jobs.waits_for.send(str(batch.id))
+        run_due()
+        batch._rows().update(is_awaited=False)
+        send(call)
+        run_due()
+        batch._rows().update(is_awaited=True)
+        run_due()
+        assert handle.value(0) == [[7]]
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute('ALTER TABLE horsies_tasks ALTER waits_for TYPE varchar(300) COLLATE "default"')
+
+
+def test_a_workflow_that_nobody_waits_for_any_more_is_looked_at_no_longer():
+    batch, call = waiting_batch()
+    event_jobs.waits_for.send(str(batch.id))
+    run_due()
+    send(call)
+    run_due()
+    assert batch._rows().get().is_awaited  # a body may be about to wait
+
+    batch._rows().update(completed_at=NowPlus(-3600))
+    run_due()
+
+    assert not batch._rows().get().is_awaited
+
+
+def test_a_workflow_of_another_database_can_t_be_waited_for(run_script, settings):
+    batch, _ = waiting_batch()
+
+    def body(context):
+        batch._database = "elsewhere"
+        context.wait(batch)
+
+    assert "on the database 'elsewhere'; allowed: one on 'default'" in run_script(body).get(0).err_value.message
 
 
 def test_a_node_that_waits_is_held_while_its_workflow_is_paused_and_goes_on_after_that():

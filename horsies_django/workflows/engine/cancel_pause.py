@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import OperationalError, connections, models, transaction
-from django.db.models import Exists, OuterRef, Q, Subquery, Value
+from django.db.models import Exists, ExpressionWrapper, OuterRef, Q, Subquery, Value
 
+from ...core.headers import RESTARTS
 from ...core.lifecycle import Transition
 from ...core.status import TaskStatus
 from ...core.workflow_errors import STOPPED_BY
@@ -32,8 +33,15 @@ LOCK_WAIT_MS: Final = 500
 
 _UNSTARTED: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 
-#: The task of a node, its key, and whether the task has recorded steps.
-_TO_RETURN: Final = ("task_id", "pk", Exists(TaskStep.objects.filter(task=OuterRef("task_id"))))
+#: The task of a node, its key, and whether the task has recorded steps, or has restarted with arguments of its own.
+_TO_RETURN: Final = (
+    "task_id",
+    "pk",
+    ExpressionWrapper(
+        Exists(TaskStep.objects.filter(task=OuterRef("task_id"))) | Q(task__metadata__has_key=RESTARTS),
+        models.BooleanField(),
+    ),
+)
 
 
 def unstarted_in_stopped(nodes: NodeRows, task_ids: Collection[UUID]) -> NodeRows:
@@ -87,20 +95,18 @@ def _return_tasks(context: EngineContext, rows: Iterable[tuple[Any, int, bool]])
     """Take back the unstarted tasks of nodes of paused workflows, given as rows of :data:`_TO_RETURN`.
 
     An unclaimed task is cancelled and its node becomes READY: it gets a new task later. A claimed task becomes PENDING
-    and is held back, with the same id; or it expires, if it is past its ``good_until``. A task that has recorded steps,
-    or waits, is held back too.
+    and is held back, with the same id; or it expires, if it is past its ``good_until``. So is a task that has recorded
+    steps or has restarted.
     """
     database = context.database
     nodes = {task_id: (key, has_steps) for task_id, key, has_steps in rows}
     free = _lock_unstarted(database, nodes)
     tasks = Task.objects.using(database)
-    if claimed := _claimed(free):
-        _expire(context, claimed)
-        tasks.filter(where_in(database, claimed)).suspend_for_workflow()
-    if waiting := [task_id for task_id, status in free.items() if status == TaskStatus.PENDING]:
-        if recorded := [task_id for task_id in waiting if nodes[task_id][1]]:
-            tasks.filter(where_in(database, recorded)).hold_for_workflow()
-            waiting = [task_id for task_id in waiting if not nodes[task_id][1]]
+    _expire(context, _claimed(free))
+    held = {task_id for task_id, status in free.items() if status == TaskStatus.CLAIMED or nodes[task_id][1]}
+    if held:
+        tasks.filter(where_in(database, held)).suspend_for_workflow()
+    if waiting := free.keys() - held:
         tasks.filter(where_in(database, waiting)).cancel_for_workflow()
         rows_of = context.nodes.filter(where_in(database, [nodes[task_id][0] for task_id in waiting]))
         lifecycle.RETURN_TO_READY.apply(rows_of, task_id=None)

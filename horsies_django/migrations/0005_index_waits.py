@@ -8,7 +8,7 @@ from horsies_django.db.online import AddIndexOnline
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("horsies_django", "0002_task_steps")]
+    dependencies = [("horsies_django", "0004_workflow_is_awaited")]
 
     operations = [
         AddIndexOnline(
