@@ -22,7 +22,7 @@ from django.db.transaction import atomic
 
 from .errors import LOCK_NOT_AVAILABLE, sqlstate
 
-__all__ = ["AddColumnOnline", "AddConstraintOnline", "AddIndexOnline"]
+__all__ = ["AddConstraintOnline", "AddIndexOnline"]
 
 #: Milliseconds to wait for ACCESS EXCLUSIVE. Meanwhile every later query of the table waits behind it.
 EXCLUSIVE_LOCK_TIMEOUT: Final = 5_000

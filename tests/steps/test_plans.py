@@ -57,5 +57,11 @@ def test_the_reaper_reads_only_the_events_that_ended_a_wait():
 
 
 @pytest.mark.usefixtures("waiting")
-def test_the_reaper_reads_only_the_tasks_that_wait_for_workflows():
-    assert rows_read(Task.objects.all().whose_workflow_ended()[:500]) < 1_000
+def test_the_reaper_reads_only_the_workflows_that_have_ended_and_that_tasks_wait_for():
+    for keys, is_awaited in ((uuid7s(2_000), False), (uuid7s(10), True)):
+        Workflow.objects.bulk_create(
+            Workflow(name="w", status="COMPLETED", root_id=key, is_awaited=is_awaited) for key in keys
+        )
+
+    assert Workflow.objects.ended_awaited().count() == 10
+    assert rows_read(Workflow.objects.ended_awaited()[:500]) < 50
