@@ -10,11 +10,12 @@ from horsies_django.models import Workflow as Row
 from tests.admin.client import messages_of
 from tests.admin.factories import create_rows
 from tests.admin.test_permissions import Target, do, do_to_selected, named
+from tests.ops.inspector.factories import make
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 ACTIONS = [(model, action) for model in (Task, Row) for action in admin.site._registry[model].admin_actions]
-REMOVED = "Workflows of these backends get no event, because TASKS no longer has them as a HorsiesBackend: gone."
+REMOVED = "Nothing of these backends gets an event, because TASKS no longer has them as a HorsiesBackend: gone."
 
 
 @pytest.mark.slow
@@ -48,6 +49,13 @@ def test_sending_an_event_skips_workflows_of_a_removed_backend(admin_client):
     assert "Event sent to 1 workflow. 1 was skipped" in messages_of(response)
     assert messages_of(response).endswith(REMOVED)
     assert [handle.status() for handle in handles] == ["RUNNING", "COMPLETED"]
+
+
+def test_sending_an_event_skips_tasks_of_a_removed_backend(admin_client):
+    row = make("awaiting", backend="gone")
+    action = next(action for action in admin.site._registry[Task].admin_actions if action.name == "send_event")
+
+    assert messages_of(do(admin_client, Target(Task, row), action)).endswith(REMOVED)
 
 
 @pytest.mark.parametrize("backend", ["gone", "foreign"])

@@ -100,7 +100,8 @@ class TaskEventAction(EventAction):
 
     def skipped_reason(self, rows: QuerySet[Any]) -> str:
         """Say which tasks get no event."""
-        return gettext("A task that has ended, or that has 1,000 events to read, gets none.")
+        ended = gettext("A task that has ended, or that has 1,000 events to read, gets none.")
+        return super().skipped_reason(rows) or ended
 
 
 def _send_event(tasks: TaskQuerySet, name: str, payload: Any) -> int:

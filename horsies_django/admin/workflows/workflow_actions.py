@@ -77,13 +77,13 @@ class EventAction(AdminAction):
         return f"{self.label}: {values['name']}"
 
     def skipped_reason(self, rows: QuerySet[Any]) -> str:
-        """Name the backends of these workflows that are no longer in the settings."""
+        """Name the backends of these rows that are no longer in the settings."""
         aliases = set(rows.order_by().values_list("backend", flat=True).distinct())
         gone = sorted(aliases - {alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)})
         if not gone:
             return ""
         message = gettext(
-            "Workflows of these backends get no event, because TASKS no longer has them as a HorsiesBackend: %(names)s."
+            "Nothing of these backends gets an event, because TASKS no longer has them as a HorsiesBackend: %(names)s."
         )
         return message % {"names": ", ".join(gone)}
 
