@@ -179,15 +179,11 @@ class TaskSuspended(TaskInterrupt):
 
 
 class TaskRestarted(TaskSuspended):
-    """The body goes on as a fresh run with new arguments, which are stored values.
+    """The body goes on as a fresh run, with new values of ``columns`` of its row as JSON texts."""
 
-    ``positional`` are the names of the parameters that may be given by position.
-    """
-
-    def __init__(self, kwargs: Mapping[str, Any], positional: Sequence[str]) -> None:
+    def __init__(self, columns: Mapping[str, str]) -> None:
         super().__init__(None, 0.0)
-        self.kwargs = kwargs
-        self.positional = positional
+        self.columns = columns
 
 
 class StepMismatch(TaskInterrupt):

@@ -39,6 +39,14 @@ class Parameters:
         rest = next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), "")
         return names + [f"{rest}[{place}]" for place in range(len(args) - len(names))]
 
+    def replace(
+        self, args: list[Any], kwargs: dict[str, Any], new: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a call with these values, which are given by name, in the place of theirs."""
+        new = dict(new)
+        named = dict(zip(self.positional, args, strict=False))
+        return [new.pop(name, value) for name, value in named.items()] + args[len(named) :], kwargs | new
+
     def bind_partial(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments by parameter name, including defaults. Raises TypeError if the call doesn't fit."""
         context = (None,) if self.takes_context else ()

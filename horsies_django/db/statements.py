@@ -112,47 +112,33 @@ class Statement(NamedTuple):
 
     @classmethod
     def insert(
-        cls, model: type[models.Model], rows: QuerySet[Any], columns: Mapping[str, Any], *, may_exist: bool = True
-    ) -> Self:
-        """Compile ``INSERT … SELECT``: one row of ``model`` for each of ``rows``, with expressions over it as columns.
-
-        Model instances would cost as much as all the rest of a task's life. With ``may_exist``, a row that is there
-        already stays as it is; otherwise it raises IntegrityError.
-        """
-        operations = connections[rows.db].ops
-        on_conflict = OnConflict.IGNORE if may_exist else None
-        names = ", ".join(map(operations.quote_name, columns))
-        insert = f"{operations.insert_statement(on_conflict)} {operations.quote_name(model._meta.db_table)} ({names})"
-        select = cls.part(rows.order_by().values_list(*columns.values()))
-        return cls(f"{insert} {select.sql} {operations.on_conflict_suffix_sql([], on_conflict, [], [])}", select.params)
-
-    @classmethod
-    def upsert(
         cls,
         model: type[models.Model],
         rows: QuerySet[Any],
         columns: Mapping[str, Any],
-        key: Sequence[str],
-        changed: Sequence[str],
-        condition: str,
         *,
-        locks: bool,
+        may_exist: bool = True,
+        key: Sequence[str] = (),
+        changed: Sequence[str] = (),
+        suffix: str = "",
+        locks: bool = False,
     ) -> Self:
-        """Compile an INSERT of one row of ``model`` for each of ``rows``, which it may lock.
+        """Compile ``INSERT … SELECT``: one row of ``model`` for each of ``rows``, with expressions over it as columns.
 
-        A row with the same ``key`` gets the new values of the columns ``changed``, under a ``condition`` in SQL. It
-        returns the primary key of each row that it has written.
+        Model instances would cost as much as all the rest of a task's life. With ``may_exist``, a row that is there
+        already stays as it is, or if it has the same ``key`` gets the new values of the columns ``changed``; otherwise
+        it raises IntegrityError. ``suffix`` is SQL that follows, with RETURNING; ``locks`` locks ``rows``.
         """
         connection = connections[rows.db]
         operations = connection.ops
+        on_conflict = OnConflict.UPDATE if changed else OnConflict.IGNORE if may_exist else None
+        names = ", ".join(map(operations.quote_name, columns))
+        insert = f"{operations.insert_statement(on_conflict)} {operations.quote_name(model._meta.db_table)} ({names})"
+        select = cls.part(rows.order_by().values_list(*columns.values()))
         locks = locks and connection.features.has_select_for_no_key_update
         lock = operations.for_update_sql(no_key=True) if locks else ""
-        names = ", ".join(map(operations.quote_name, columns))
-        select = cls.part(rows.order_by().values_list(*columns.values()))
-        on_conflict = operations.on_conflict_suffix_sql([], OnConflict.UPDATE, changed, key)
-        insert = f"INSERT INTO {operations.quote_name(model._meta.db_table)} ({names})"
-        sql = f"{insert} {select.sql} {lock} {on_conflict} {condition} RETURNING {model._meta.pk.column}"
-        return cls(sql, select.params, list)
+        suffix = f"{lock} {operations.on_conflict_suffix_sql([], on_conflict, changed, key)} {suffix}"
+        return cls(f"{insert} {select.sql} {suffix}".rstrip(), select.params, list if "RETURNING" in suffix else None)
 
     def keys(self, alias: str, column: str) -> set[UUID]:
         """Run the INSERT or UPDATE; return a UUID column of the rows that it has changed."""

@@ -42,15 +42,13 @@ def fork(handle: TaskHandle[Any], from_step: str | None, kwargs: Mapping[str, An
             raise ValueError(f"from_step is {from_step!r}; allowed: {', '.join(map(repr, names)) or 'none'}.")
         kept = steps.filter(position__lt=first)
     args, named = decode_call(row.args, row.kwargs, typed=reads_typed(row.backend, row.typed_payload))
-    new = dict(kwargs or {})
-    for index, name in enumerate(parameters_of(task.func, task.takes_context).positional[: len(args)]):
-        args[index] = new.pop(name, args[index])
+    args, named = parameters_of(task.func, task.takes_context).replace(args, named, kwargs or {})
     sent = task.with_options(backend=row.backend, queue_name=row.queue_name, priority=row.priority)
     # The first run of a fork reads records, as any run after the first does. A unique key stays with its task.
     own = {"rerun_of_id": row.pk, "claim": 1, "unique_key": None}
     backend: Any = horsies_backend(row.backend)
     with transaction.atomic(using=database):
-        forked: TaskHandle[Any] = backend.send(sent, args, named | new, own=own)
+        forked: TaskHandle[Any] = backend.send(sent, args, named, own=own)
         columns: dict[str, Any] = {
             "task_id": Value(forked.id, UUIDField()),
             **dict.fromkeys(("attempt", "claim"), Value(0)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -138,14 +138,6 @@ class StepRecord:
         return self.name if self.number == 1 else f"{self.name} #{self.number}"
 
 
-class Restart(NamedTuple):
-    """The values of a task that goes on as a fresh run, as JSON texts."""
-
-    args: str
-    kwargs: str
-    metadata: str
-
-
 class Completion(NamedTuple):
     """The outcome of one execution: an ok or err ``result`` as JSON text, and the ``error`` if it failed.
 
@@ -154,7 +146,7 @@ class Completion(NamedTuple):
 
     ``delay`` is the number of seconds until the task runs again, None if it has ended. A retry has an ``error``, a
     snooze has none. A task that ``waits_for`` something snoozes until then, for ``delay`` at the latest. One that
-    restarts has new values for its row. The deadline of one that ``has_records`` no longer applies. A retry that is not
+    restarts has new values of columns. The deadline of one that ``has_records`` no longer applies. A retry that is not
     ``is_charged`` uses up none of the task's retries: the worker failed. A task that is handed back to a worker with
     other code has no error either: ``unknown_to`` is then the new value of that column, as JSON text.
     """
@@ -166,7 +158,7 @@ class Completion(NamedTuple):
     delay: float | None = None
     unknown_to: str | None = None
     waits_for: str | None = None
-    restart: Restart | None = None
+    restart: Mapping[str, str] | None = None
     is_charged: bool = True
     has_records: bool = False
     began: float = 0.0

@@ -70,7 +70,7 @@ class TaskFilterQuerySet(ClaimQuerySet[RowT]):
         return self.pending().filter(blocked=True)
 
     def suspended(self) -> Self:
-        """Tasks of paused workflows that a worker had claimed: they keep their ids, and continue with it."""
+        """Tasks that paused workflows hold back: claimed ones, and those with records. They keep their ids."""
         return self.blocked().filter(limit_key__isnull=True)
 
     def released(self) -> Self:

@@ -134,7 +134,7 @@ _CHANGED: Final = ("status", "result", "attempts", "attempt", "claim", "position
 #: A record that must stay: see :meth:`TaskStepQuerySet.write`.
 _MAY_CHANGE: Final = (
     "WHERE horsies_task_steps.status <> 'COMPLETED'"
-    " AND (horsies_task_steps.status <> 'UNREAD' OR EXCLUDED.status = 'COMPLETED')"
+    " AND (horsies_task_steps.status <> 'UNREAD' OR EXCLUDED.status = 'COMPLETED') RETURNING id"
 )
 
 
@@ -165,8 +165,8 @@ def _insert(alias: str, ends: bool, offset: object, *, locks: bool) -> Statement
         "started_at": NowPlus(_param("seconds", models.FloatField())),
         **last,
     }
-    key = "task_id", "name", "number"
-    return Statement.upsert(TaskStep, held, columns, key, (*_CHANGED, *last), _MAY_CHANGE, locks=locks)
+    key, changed = ("task_id", "name", "number"), (*_CHANGED, *last)
+    return Statement.insert(TaskStep, held, columns, key=key, changed=changed, suffix=_MAY_CHANGE, locks=locks)
 
 
 def _tasks() -> Any:

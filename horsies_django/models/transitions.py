@@ -40,7 +40,6 @@ from .claims import (
     ClaimedTask,
     ClaimRef,
     Completion,
-    Restart,
     WorkerInfo,
     claimed_tasks,
     error_result,
@@ -307,11 +306,10 @@ class TaskQuerySet(OperatorActions["Task"]):
             on_commit_robust(self.db, self._wake_if_come, waits)
         return count
 
-    def restart(self, end: Completion, new: Restart, worker_id: str) -> int:
+    def restart(self, end: Completion, columns: Mapping[str, str], worker_id: str) -> int:
         """RUNNING → PENDING as a fresh run with other arguments, without the records; uses up no attempt."""
-        changed = {"args": new.args, "kwargs": new.kwargs, "metadata": new.metadata}
         values: dict[str, Any] = {
-            name: ValueByPk({end.task_id: text}, models.JSONField()) for name, text in changed.items()
+            name: ValueByPk({end.task_id: text}, models.JSONField()) for name, text in columns.items()
         }
         values |= dict.fromkeys(("checkpoint", "progress", "unknown_to", "good_until"))
         count = self._reschedule(lifecycle.RESTART, [end], worker_id, retry_count=0, **values)
@@ -336,7 +334,7 @@ class TaskQuerySet(OperatorActions["Task"]):
             ended = [name for name, key in ids.items() if key not in live]
             self.all_rows().filter(pk__in=waits, waits_for__in=ended).wake()
 
-    def wake_after_commit(self, names: Collection[str]) -> None:
+    def wake_waiting_after_commit(self, names: Collection[str]) -> None:
         """Wake those of these tasks that wait for one of these names, once the current transaction has committed."""
         if names:
             on_commit_robust(self.db, self.filter(waits_for__in=names).wake)
@@ -438,12 +436,12 @@ class TaskQuerySet(OperatorActions["Task"]):
 
         Those that wait go on waiting until their time.
         """
-        is_limited, waits = Value(limit_key is not None), Q(enqueued_at__gt=Now())
+        is_limited, is_later = Value(limit_key is not None), Q(enqueued_at__gt=Now())
         values: dict[str, Any] = {
             "limit_key": limit_key,
-            "deferred": Case(When(waits, then=Value(True)), default=is_limited),
-            "blocked": Case(When(waits, then=Value(False)), default=is_limited),
-            "waits_for": Case(When(waits, then=F("waits_for"))),
+            "deferred": Case(When(is_later, then=Value(True)), default=is_limited),
+            "blocked": Case(When(is_later, then=Value(False)), default=is_limited),
+            "waits_for": Case(When(is_later, then=F("waits_for"))),
         }
         count = self.suspended().update(released_at=Now(), **values)
         if count:
@@ -535,10 +533,10 @@ class TaskQuerySet(OperatorActions["Task"]):
         A retry keeps its count and its limit. The engine's own tasks are left alone, because their wait is a sleep or
         an event's time-out, and so are tasks past ``good_until``. An open group is closed: later calls start another.
         """
-        waits = Q(not_past_deadline(), enqueued_at__gt=Now(), waits_for__isnull=True)
-        waits &= ~Q(task_name__startswith=ENGINE_TASK_PREFIX)
+        is_later = Q(not_past_deadline(), enqueued_at__gt=Now(), waits_for__isnull=True)
+        is_later &= ~Q(task_name__startswith=ENGINE_TASK_PREFIX)
         retry = Case(When(next_retry_at__isnull=False, then=Now()))
-        rows = self.pending().filter(waits)
+        rows = self.pending().filter(is_later)
         limited = rows.limit_keys()
         values = {"deferred": IS_LIMITED, "blocked": IS_LIMITED, "next_retry_at": retry, "group_key": None}
         count = rows.update(enqueued_at=Now(), **values)

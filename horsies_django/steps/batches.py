@@ -137,13 +137,13 @@ class Loop(Generic[Row]):
     def __init__(
         self,
         run: TaskRun,
-        name: str,
         queryset: QuerySet[Any, Row],
         *,
-        size: int,
-        lock: bool,
-        skip_locked: bool,
-        pause: float | timedelta,
+        size: int = 500,
+        name: str = "batches",
+        lock: bool = False,
+        skip_locked: bool = False,
+        pause: float | timedelta = 0,
     ) -> None:
         """Check the arguments and take the number of the loop. Makes no query."""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -160,7 +160,7 @@ class Loop(Generic[Row]):
         self._size = size
         self._record = StepRecord(*run.replay.begin(StepKind.BATCHES, name), StepKind.BATCHES, StepStatus.RUNNING)
         self._turn: Turn[Row] | None = None
-        self._is_whole = True  # no turn is open or has failed
+        self._is_intact = True  # no turn is open or has failed
         self._longest = -math.inf  # seconds of the longest turn
         self.run = run
         self.label = f"the loop {self._record.label!r}"
@@ -186,18 +186,13 @@ class Loop(Generic[Row]):
             if self._turn is not None:
                 self._turn.roll_back(RuntimeError("The loop has ended."))
             if self._record.status == StepStatus.RUNNING:
-                self.run.replay.leave(self._record, partial(_is_over, self._is_whole, _place(sys._getframe(1))))
+                self.run.replay.leave(self._record, partial(_is_over, self._is_intact, _place(sys._getframe(1))))
 
     def call(self, function: Callable[[list[Row]], object]) -> None:
         """Call a function in each turn."""
-        self._find()
-        try:
-            while self._call_once(function):
-                for seconds in self._pauses():
-                    time.sleep(seconds)
-        finally:
-            if self._record.status == StepStatus.RUNNING:
-                self.run.replay.leave(self._record, lambda: False)
+        for turn in self.turns():
+            with turn as rows:
+                function(rows)
 
     async def acall(self, function: Callable[[list[Row]], object]) -> None:
         """Call a function in each turn, each time in a thread."""
@@ -244,7 +239,7 @@ class Loop(Generic[Row]):
         if self._record.status == StepStatus.COMPLETED:
             return None
         self._check()
-        self._is_whole = False
+        self._is_intact = False
         turn = self._turn = Turn(self)
         return None if turn.is_committed else turn
 
@@ -272,7 +267,7 @@ class Loop(Generic[Row]):
 
     def record_end(self, record: StepRecord, seconds: float) -> None:
         """Go on from a turn that is committed and has taken so many seconds."""
-        self._record, self._is_whole = record, True
+        self._record, self._is_intact = record, True
         self._longest = max(self._longest, seconds)
         self.run.replay.records[record.name, record.number] = record
         if self.run.progress == self.run.replay.loop_progress:  # otherwise the body reports its own
@@ -287,7 +282,7 @@ def _place(frame: FrameType) -> tuple[int, int]:
     return id(frame), frame.f_lasti
 
 
-def _is_over(is_whole: bool, place: tuple[int, int]) -> bool:
+def _is_over(is_intact: bool, place: tuple[int, int]) -> bool:
     """Whether the body has left its loop by ``break``: no turn has failed, and no exception was raised at this place.
 
     Asked at the next step, which may be in a handler of an exception that was raised between two turns, or later.
@@ -297,7 +292,7 @@ def _is_over(is_whole: bool, place: tuple[int, int]) -> bool:
         if (id(link.tb_frame), link.tb_lasti) == place:
             return False
         link = link.tb_next
-    return is_whole
+    return is_intact
 
 
 def _estimate(rows: QuerySet[Any, Any]) -> int | None:

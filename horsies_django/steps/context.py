@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -38,6 +39,16 @@ Row = TypeVar("Row")
 _OF_THE_TASK: Final = (Retry, Snooze, Discard)
 
 
+class BatchOptions(TypedDict, total=False):
+    """The options of ``batches()``."""
+
+    size: int
+    name: str
+    lock: bool
+    skip_locked: bool
+    pause: float | timedelta
+
+
 class LongWork:
     """Methods of a context. Each is a checkpoint, and kept in the order of the body."""
 
@@ -52,12 +63,7 @@ class LongWork:
         self,
         queryset: QuerySet[Any, Row],
         function: None = None,
-        *,
-        size: int = 500,
-        name: str = "batches",
-        lock: bool = False,
-        skip_locked: bool = False,
-        pause: float | timedelta = 0,
+        **options: Unpack[BatchOptions],
     ) -> Iterator[Turn[Row]]: ...
 
     @overload
@@ -65,31 +71,22 @@ class LongWork:
         self,
         queryset: QuerySet[Any, Row],
         function: Callable[[list[Row]], object],
-        *,
-        size: int = 500,
-        name: str = "batches",
-        lock: bool = False,
-        skip_locked: bool = False,
-        pause: float | timedelta = 0,
+        **options: Unpack[BatchOptions],
     ) -> None: ...
 
     def batches(
         self,
         queryset: QuerySet[Any, Any],
         function: Callable[[list[Any]], object] | None = None,
-        *,
-        size: int = 500,
-        name: str = "batches",
-        lock: bool = False,
-        skip_locked: bool = False,
-        pause: float | timedelta = 0,
+        **options: Unpack[BatchOptions],
     ) -> Iterator[Turn[Any]] | None:
-        """Go through the rows of ``queryset``, ``size`` in a turn: ``for turn in …: with turn as rows: …``.
+        """Go through the rows of ``queryset``, ``size`` (500) in a turn: ``for turn in …: with turn as rows: …``.
 
         Each turn is a transaction on the queue's database with the body's effects and the place of the last row, so it
         happens exactly once. Leaving the ``with`` block commits, an exception rolls back. With ``function``, this calls
         it with the rows of each turn, and returns None. ``lock`` locks the rows of a turn; ``skip_locked`` leaves out
-        those that others have locked, also later. ``pause`` are seconds between two turns.
+        those that others have locked, also later. ``pause`` are seconds between two turns, and ``name`` is that of the
+        record.
 
         Rows are in the order of the queryset, by default of the primary key. Raises TypeError or ValueError for a
         queryset that has no such order, or may have a row twice, and RuntimeError where a step would.
@@ -97,7 +94,7 @@ class LongWork:
         from .batches import Loop
 
         _check_function("batches", function)
-        loop = Loop(self.run, name, queryset, size=size, lock=lock, skip_locked=skip_locked, pause=pause)
+        loop = Loop(self.run, queryset, **options)
         if function is None:
             return loop.turns()
         loop.call(function)
@@ -107,18 +104,13 @@ class LongWork:
         self,
         queryset: QuerySet[Any, Row],
         function: Callable[[list[Row]], object],
-        *,
-        size: int = 500,
-        name: str = "batches",
-        lock: bool = False,
-        skip_locked: bool = False,
-        pause: float | timedelta = 0,
+        **options: Unpack[BatchOptions],
     ) -> Coroutine[Any, Any, None]:
         """See :meth:`batches`. ``function`` is no coroutine function; each turn is one call of it in a thread."""
         from .batches import Loop
 
         _check_function("abatches", function)
-        loop = Loop(self.run, name, queryset, size=size, lock=lock, skip_locked=skip_locked, pause=pause)
+        loop = Loop(self.run, queryset, **options)
         return loop.acall(function)
 
     def step(
@@ -312,7 +304,9 @@ class LongWork:
             raise TypeError(f"restart() got {', '.join(sorted(unknown))}; allowed: {allowed}.")
         stored = encode(kwargs, typed=run.is_typed, where="the arguments of restart()")
         check_size(dumps(stored), run.options.max_payload_bytes, "the arguments of restart()")
-        run.replay.decide(TaskRestarted(stored, parameters.positional))
+        args, named = parameters.replace(json.loads(run.claimed.args), json.loads(run.claimed.kwargs), stored)
+        metadata = run.metadata | {RESTARTS: run.metadata.get(RESTARTS, 0) + 1}
+        run.replay.decide(TaskRestarted({"args": dumps(args), "kwargs": dumps(named), "metadata": dumps(metadata)}))
 
 
 def _check_function(method: str, function: object) -> None:

@@ -69,7 +69,7 @@ def _send(database: str, name: str, left: Mapping[UUID, str]) -> set[UUID]:
     tasks, steps, sent = Task.objects.using(database), TaskStep.objects.using(database), set[UUID]()
     while left:
         given = steps.give_event(name, left)
-        tasks.filter(pk__in=given).wake_after_commit([name] if given else [])
+        tasks.filter(pk__in=given).wake_waiting_after_commit([name] if given else [])
         left = {key: text for key, text in left.items() if key not in given}
         added = steps.add_event(name, left) if left else set()
         sent |= given | added

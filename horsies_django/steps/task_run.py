@@ -38,7 +38,7 @@ class TaskRun(ABC):
     progress: str | None = None
     is_atomic: bool = False  # the end of the task is part of the transaction in which its function runs
     decided: BaseException | None = None  # how the run ends, whatever its function returns or raises
-    describe: Callable[[Exception], TaskError[Any]] | None = None  # the error of the task if its function raised this
+    make_error: Callable[[Exception], TaskError[Any]] | None = None  # the error of the task if its function raised this
     _replay: Replay | None = None
     _metadata: dict[str, Any] | None = None
 
@@ -88,8 +88,8 @@ class TaskRun(ABC):
 
     def error_of(self, raised: Exception) -> TaskError[Any]:
         """Return the error that the task would have if its function raised this."""
-        if self.describe is not None:
-            return self.describe(raised)
+        if self.make_error is not None:
+            return self.make_error(raised)
         kind = type(raised)
         exception = {"type": f"{kind.__module__}.{kind.__qualname__}", "message": clean_text(str(raised))}
         code = OperationalCode.UNHANDLED_EXCEPTION

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from traceback import format_exception
@@ -22,7 +21,6 @@ from ..core.exceptions import (
     TaskTimeLimit,
     reported_error,
 )
-from ..core.headers import RESTARTS
 from ..core.mask import mask_of_task
 from ..core.middleware import AttemptOutcome
 from ..core.results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
@@ -35,7 +33,7 @@ from ..enqueue.context import TaskContext
 from ..enqueue.django_result import add_error
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
-from ..models.claims import Completion, Restart, error_result
+from ..models.claims import Completion, error_result
 from ..models.operator_actions import ENGINE_TASK_PREFIX
 from . import tracebacks
 from .execution import Execution, ExecutionResult
@@ -89,11 +87,10 @@ def from_exception(
     if execution.decided is not None and raised is not execution.decided and execution.stop_reason is None:
         logger.warning("task ended after its run was decided id=%s: %r is dropped", execution.task_id, raised)
         raised = execution.decided
-    if isinstance(raised, TaskRestarted) and not is_timeout:
-        return _restart(execution, raised)
     if isinstance(raised, TaskSuspended) and not is_timeout:
-        ended = _completion(execution, "null", delay=raised.delay)._replace(waits_for=raised.waits_for)
-        return ExecutionResult(execution, ended)
+        columns = raised.columns if isinstance(raised, TaskRestarted) else None
+        ended = _completion(execution, "null", delay=raised.delay)
+        return ExecutionResult(execution, ended._replace(waits_for=raised.waits_for, restart=columns))
     if is_outage(raised) and not execution.has_begun:
         raised = Snooze(OUTAGE_SNOOZE)
     if isinstance(raised, InvalidCall) and not is_timeout:
@@ -194,17 +191,6 @@ def _shown(raised: BaseException, code: str, execution: Execution) -> TaskError[
         ),
     }
     return TaskError(error_code=str(code), message=exception["message"], exception=exception)
-
-
-def _restart(execution: Execution, raised: TaskRestarted) -> ExecutionResult:
-    """Return the end of a run that goes on with other arguments."""
-    args, kwargs = json.loads(execution.claimed.args), json.loads(execution.claimed.kwargs)
-    new = dict(raised.kwargs)
-    for index, name in enumerate(raised.positional[: len(args)]):
-        args[index] = new.pop(name, args[index])
-    metadata = execution.metadata | {RESTARTS: execution.metadata.get(RESTARTS, 0) + 1}
-    restart = Restart(dumps(args), dumps(kwargs | new), dumps(metadata))
-    return ExecutionResult(execution, _completion(execution, "null", delay=0.0)._replace(restart=restart))
 
 
 def _failed(

@@ -259,7 +259,7 @@ def _context(execution: Execution, task: FrameworkTask[..., Any]) -> Sequence[Ta
     A backoff gets what was read before the body: its connection may be unusable afterwards.
     """
     row = signal_dispatcher.running_row(execution.claimed, execution.database)
-    execution.describe = partial(result_mapping.error_of, execution, task)
+    execution.make_error = partial(result_mapping.error_of, execution, task)
     execution.state = row.checkpoint
     execution.task_result = result_of(row)
     execution.has_context = task.takes_context

@@ -23,7 +23,7 @@ from ...models.release_blocked import release_after_commit
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from . import node_end
-from .rows import IN_PROGRESS, NodeEnd, NodeRows, err_result, read_ends, wake_after_commit, where_in
+from .rows import IN_PROGRESS, NodeEnd, NodeRows, err_result, read_ends, wake_awaiting_after_commit, where_in
 
 if TYPE_CHECKING:
     from .context import EngineContext
@@ -209,7 +209,7 @@ def cancel(
     rows, status = workflows.filter(pk__in=keys), transition.target
     transition.apply(rows, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
     notify_after_commit(database, keys)
-    wake_after_commit(database, [key for key, is_awaited in keys.items() if is_awaited])
+    wake_awaiting_after_commit(database, [key for key, is_awaited in keys.items() if is_awaited])
     nodes = WorkflowTask.objects.using(database).all()
     of_workflows = nodes.filter(workflow__in=keys)
     taken = _cancel_tasks(context, _with_unstarted_task(of_workflows).values_list("task_id", "pk"))

@@ -25,7 +25,7 @@ from .. import lifecycle
 from .context import EngineContext
 from .enqueue_nodes import BUILD_TASK, due_in, notify_workers_later
 from .queries import Query
-from .rows import NodeEnd, NodeResult, ParentNode, Position, WorkflowState, wake_after_commit
+from .rows import NodeEnd, NodeResult, ParentNode, Position, WorkflowState, wake_awaiting_after_commit
 
 logger = logging.getLogger("horsies_django.workflows")
 
@@ -52,7 +52,7 @@ def complete_workflows(context: EngineContext, keys: Collection[UUID]) -> list[N
         on_commit_robust(context.database, _log, workflow)
         context.end_workflow(workflow)
     notify_after_commit(context.database, [workflow.id for workflow in finished])
-    wake_after_commit(context.database, [workflow.id for workflow in finished if workflow.is_awaited])
+    wake_awaiting_after_commit(context.database, [workflow.id for workflow in finished if workflow.is_awaited])
     return _end_parents(context, [workflow for workflow in ended if workflow.parent_id is not None])
 
 

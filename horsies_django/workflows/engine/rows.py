@@ -251,9 +251,9 @@ def blocks_dependents(end: NodeEnd) -> bool:
     return end.status != WorkflowTaskStatus.COMPLETED and not end.is_neutral
 
 
-def wake_after_commit(database: str, awaited: Iterable[UUID]) -> None:
+def wake_awaiting_after_commit(database: str, awaited: Iterable[UUID]) -> None:
     """Wake the tasks that wait for the ends of these workflows, once the current transaction has committed."""
-    Task.objects.using(database).wake_after_commit([f"{WORKFLOW_WAIT}{key}" for key in awaited])
+    Task.objects.using(database).wake_waiting_after_commit([f"{WORKFLOW_WAIT}{key}" for key in awaited])
 
 
 def is_item_of(end: NodeEnd, node: NodeState) -> bool:
