@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from django.db import models
+from django.db import IntegrityError, models
 from django.db.models import Q
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
@@ -78,7 +79,8 @@ class LeaseQuerySet(models.QuerySet["Lease"]):
     def begin_probe(self, name: str) -> None:
         """Record that a probe begins, unless an earlier one has not ended yet."""
         if not self.filter(name=name).update(probing_since=Coalesce("probing_since", Now())):
-            self.bulk_create([Lease(name=name, renewed_at=NEVER, probing_since=Now())], ignore_conflicts=True)
+            with suppress(IntegrityError):  # another one was first; bulk_create() would need a transaction
+                self.create(name=name, renewed_at=NEVER, probing_since=Now())
 
     def probe_status(self, name: str) -> ProbeStatus:
         """Return the state of this lease's probes."""
