@@ -229,10 +229,6 @@ class Task(models.Model):
                 condition=Q(priority__range=(TASK_MIN_PRIORITY, TASK_MAX_PRIORITY)),
                 name="horsies_task_priority_is_in_range",
             ),
-            models.CheckConstraint(
-                condition=Q(waits_for__isnull=True) | Q(status=TaskStatus.PENDING),
-                name="horsies_task_waits_while_pending",
-            ),
             values_in_range(
                 "task",
                 "sent_at enqueued_at released_at claimed_at started_at completed_at failed_at cancelled_at "

@@ -47,6 +47,17 @@ ENDED = """
 [6] 1
 """.strip()
 
+#: Makes a task due that has begun and whose wait is over.
+WAIT = """
+import django; django.setup()
+from django.db.models.functions import Now
+from horsies_django.models import Task
+from shop.tasks import add
+
+handle = add.schedule(86_400, 1, 2)
+Task.objects.filter(pk=handle.id).update(enqueued_at=Now(), waits_for="sleep", claim=1)
+"""
+
 pytestmark = pytest.mark.once
 
 
@@ -95,6 +106,17 @@ def test_the_old_code_runs_on_the_new_schema(releases):
     old.manage("horsies_worker --drain")
 
     assert old.evaluate(RESULTS) == ENDED
+
+
+@pytest.mark.slow
+def test_a_task_that_has_waited_does_not_hold_up_the_old_code(releases):
+    old, new = releases
+    new.manage("migrate -v0")
+    new.evaluate(WAIT)
+
+    old.manage("horsies_worker --drain --no-scheduler")
+
+    assert old.evaluate(RESULTS).splitlines()[0] == "[('COMPLETED', 1)]"
 
 
 @pytest.mark.slow
