@@ -1,13 +1,14 @@
 """``context.restart()``: a fresh run of the same task, which loses neither its arguments nor an event."""
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 
 from horsies_django import Batch, TaskHandle, Workflow
 from horsies_django.db.now import Now
 from horsies_django.models import Task, TaskStep
 from horsies_django.testing import drain
 from tests.conftest import wait_until
+from tests.steps import event_jobs
 from tests.steps import restart_jobs as jobs
 from tests.steps.jobs import Refused, note
 from tests.steps.test_races import in_thread, locks
@@ -90,8 +91,6 @@ def test_an_event_whose_sender_commits_after_a_restart_is_the_next_one(send_scri
 
 
 def test_a_wait_that_ends_during_a_pause_is_over_after_the_resume():
-    from tests.steps import event_jobs
-
     with Batch("sleeps") as batch:
         batch.add(event_jobs.sleeps_as_node)
     drain()
@@ -119,3 +118,11 @@ def test_events_that_nobody_has_read_are_read_in_their_order_after_restarts(send
     drain()
 
     assert handle.value(0) == 3
+
+
+def test_only_a_task_that_is_pending_waits():
+    event_jobs.ends.send()
+    drain()
+
+    with pytest.raises(IntegrityError, match="horsies_task_waits_while_pending"), transaction.atomic():
+        Task.objects.update(waits_for="event:approved")

@@ -23,7 +23,7 @@ from django.db.models.functions import Lower
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.db import online
-from horsies_django.db.online import AddConstraintOnline, AddIndexOnline
+from horsies_django.db.online import AddColumnOnline, AddConstraintOnline, AddIndexOnline
 from tests.conftest import database_url, wait_until
 from tests.database import is_postgres
 
@@ -396,3 +396,13 @@ def test_a_validation_that_was_interrupted_resumes(other, toys):
     migrate(AddConstraintOnline("toy", CHECK))
 
     assert execute("SELECT convalidated FROM pg_constraint WHERE conname = %s", CHECK.name) == [(True,)]
+
+
+def test_a_column_waits_for_its_lock_no_longer_than_other_queries_can_bear():
+    add = AddColumnOnline("toy", "colour", models.TextField(null=True))
+
+    for backwards in (False, True):
+        first, *rest = migrate(add, atomic=True, collect_sql=True)
+        limit = [sql for sql in (first, *rest) if "lock_timeout" in sql]
+        assert limit == (["SET LOCAL lock_timeout = 5000;"] if is_postgres() else [])
+        migrate(add, atomic=True, backwards=backwards)
