@@ -408,9 +408,8 @@ class Replay:
                 check_size(record.result, self.run.options.max_payload_bytes, f"the result of {key[0]}")
             elif record.is_late:
                 record.status, record.result = StepStatus.FAILED, _late(key[0])
-            elif key in self.records:
-                self.suspend(key[0], FOREVER if record.due_in is None else record.due_in)
-            self.keep(record)
+            if record.status != StepStatus.WAITING or key not in self.records:
+                self.keep(record)
             if record.status == StepStatus.WAITING:
                 self.suspend(key[0], FOREVER if record.due_in is None else record.due_in)
         return self._decode_result(json.loads(record.result or "{}"))
