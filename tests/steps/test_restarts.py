@@ -1,7 +1,7 @@
 """``context.restart()``: a fresh run of the same task, which loses neither its arguments nor an event."""
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import connection, transaction
 
 from horsies_django import Batch, TaskHandle, Workflow
 from horsies_django.db.now import Now
@@ -118,11 +118,3 @@ def test_events_that_nobody_has_read_are_read_in_their_order_after_restarts(send
     drain()
 
     assert handle.value(0) == 3
-
-
-def test_only_a_task_that_is_pending_waits():
-    event_jobs.ends.send()
-    drain()
-
-    with pytest.raises(IntegrityError, match="horsies_task_waits_while_pending"), transaction.atomic():
-        Task.objects.update(waits_for="event:approved")
