@@ -231,13 +231,14 @@ def _prepare(execution: Execution) -> _PreparedCall:
         raise result_mapping.InvalidCall(OperationalCode.WORKER_RESOLUTION_ERROR) from error
     try:
         args, kwargs = decode_call(_loads(claim.args), _loads(claim.kwargs), typed=execution.is_typed)
+        # Arguments of its own win over inputs: restart() may have stored others.
         if claim.workflow_id is not None:
-            kwargs = input_resolver.arguments_of_run(execution, task) | kwargs  # restart() may have stored others
+            kwargs = input_resolver.arguments_of_run(execution, task) | kwargs
         elif claim.has_inputs:
             gathered = grouping.arguments(execution, task)
             if not gathered:
                 return _PreparedCall(join_group_task(claim.backend), [], {"call": kwargs})
-            kwargs |= gathered
+            kwargs = gathered | kwargs
     except Exception as error:
         if is_outage(error):
             raise

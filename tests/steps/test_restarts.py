@@ -56,6 +56,13 @@ def test_the_arguments_of_a_restart_win_over_the_inputs_of_a_node():
     assert handle.value(0) == 2
 
 
+def test_the_arguments_of_a_restart_win_over_the_calls_of_a_group():
+    handle = jobs.restarts_with_fewer.send_many([{"value": 1}, {"value": 2}, {"value": 3}])[0]
+    drain(scheduled=True)
+
+    assert handle.value(0) == [{"value": 3}]
+
+
 def test_a_pause_after_a_restart_keeps_the_arguments(entries):
     with Batch("restarts") as batch:
         batch.add(jobs.restarts_while_paused, batch_id=str(batch.id))
