@@ -18,7 +18,7 @@ recorded AS (WITH "horsies_tasks" AS (
   SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, GREATEST("enqueued_at", COALESCE("released_at",
       "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
       COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
-  FROM "horsies_tasks" ),
+  FROM "horsies_tasks"),
 picked (key) AS MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
@@ -76,7 +76,7 @@ recorded AS (WITH "horsies_tasks" AS (
   SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, GREATEST("enqueued_at", COALESCE("released_at",
       "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
       COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
-  FROM "horsies_tasks" ),
+  FROM "horsies_tasks"),
 picked (key) AS MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
@@ -136,7 +136,7 @@ recorded AS (WITH "horsies_tasks" AS (
   SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, GREATEST("enqueued_at", COALESCE("released_at",
       "enqueued_at")), COALESCE("started_at", STATEMENT_TIMESTAMP()), STATEMENT_TIMESTAMP(),
       COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
-  FROM "horsies_tasks" ),
+  FROM "horsies_tasks"),
 picked (key) AS MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
