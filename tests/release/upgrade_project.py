@@ -122,19 +122,18 @@ def latest_migration() -> str:
     return max(path.stem for path in MIGRATIONS.glob("[0-9]*.py"))
 
 
-def make_next_release(folder: Path) -> tuple[Path, list[str]]:
-    """Copy the package with two further migrations; return the copy and their names."""
+def make_next_release(folder: Path) -> Path:
+    """Copy the package with two further migrations; return the copy."""
     folder.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "horsies_django", folder / "horsies_django", ignore=shutil.ignore_patterns("__pycache__"))
-    latest, names = latest_migration(), []
+    latest = latest_migration()
     for suffix, text in {"columns": COLUMNS, "index": INDEX}.items():
         name = f"{int(latest[:4]) + 1:04}_{suffix}"
         (folder / "horsies_django" / "migrations" / f"{name}.py").write_text(text.format(latest=latest))
-        names.append(name)
         latest = name
-    return folder, names
+    return folder
 
 
 def make_project(folder: Path) -> Path:

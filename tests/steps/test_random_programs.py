@@ -110,14 +110,14 @@ def test_a_coroutine_does_what_the_plain_interpreter_does(program, faults):
     check(program, **faults, is_async=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @given(programs(), FAULTS)
 @MANY
 def test_many_functions_do_what_the_plain_interpreter_does(program, faults):
     check(program, **faults, is_async=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @given(programs(is_async=True), FAULTS)
 @MANY
 def test_many_coroutines_do_what_the_plain_interpreter_does(program, faults):
