@@ -294,6 +294,7 @@ def test_a_list_offers_only_orders_that_an_index_has(staff, state, names):
     assert listed.sort_order.name == ("longest" if state == "running" else "newest")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort", ["oldest", "due", "nonsense", "\0", "-id"])
 @pytest.mark.parametrize(
     "cursor",
@@ -309,6 +310,7 @@ def test_a_malformed_order_or_cursor_shows_the_first_page(staff, sort, cursor):
         assert {row.pk for row in response.context["cl"].result_list} == {row.pk for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "state", ["", "due", "blocked", "scheduled", "retrying", "running", "claimed", "completed", "failed"]
 )

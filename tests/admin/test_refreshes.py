@@ -99,6 +99,7 @@ def twice_in_a_minute(operator, url):
             return first, second
 
 
+@pytest.mark.slow
 def test_a_refresh_of_any_live_page_without_a_change_is_answered_with_304(operator):
     for url in live_pages():
         first, second = twice_in_a_minute(operator, url)

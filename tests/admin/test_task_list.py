@@ -131,6 +131,7 @@ def test_a_page_looks_through_the_same_number_of_tasks_however_long_that_takes(s
     assert "Searched back to" in slow.content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "value", "least_pages"),
     [("MAX_FILTERED", 30, 14), ("MAX_FILTERED_BYTES", 400_000, 2), ("MAX_FILTER_SECONDS", 1e-9, 2)],
@@ -356,6 +357,7 @@ def test_filters_are_combined(staff, kinds):
     assert found(client, state="failed", queue_name="emails") == set()
 
 
+@pytest.mark.slow
 def test_searching_an_id_finds_a_task_of_any_kind(staff, kinds):
     client = staff("view_task")
 

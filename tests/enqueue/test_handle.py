@@ -222,6 +222,7 @@ def test_a_result_of_none_is_stored_and_returned(drain):
     assert Task.objects.get().result == {"ok": None}
 
 
+@pytest.mark.slow
 def test_get_returns_when_the_task_has_ended_in_another_process(worker, get):
     worker()
     handle = jobs.triple.send(7)

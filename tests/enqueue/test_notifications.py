@@ -85,7 +85,7 @@ def test_tasks_that_wait_for_time_alone_are_notified_as_ones_for_later(notified,
 
     limited.two_per_user.send_many([{"user": "a"}] * 3)
     full = notified()
-    limited.rate_limited.send_many([{"user": "a"}] * 6)
+    limited.four_an_hour.send_many([{"user": "a"}] * 6)
     spent = notified()
 
     assert ("+*" in full, "+*" in spent) == (False, True)

@@ -163,6 +163,7 @@ def test_a_waiting_thread_can_be_interrupted_and_the_others_get_their_results(qu
     assert [first.code, *codes(others)] == ["INTERRUPTED", "TASK_CANCELLED", "TASK_CANCELLED"]
 
 
+@pytest.mark.slow
 def test_a_waiter_whose_time_is_over_leaves_the_others_waiting(queries):
     first, second = jobs.triple.send(1), jobs.triple.send(2)
     hasty, patient = Waiter(first, 0.3), Waiter(second, 30)
@@ -205,6 +206,7 @@ def test_a_cancelled_coroutine_strands_no_waiter_and_leaves_no_task_behind(trans
     assert not left_behind
 
 
+@pytest.mark.slow
 def test_the_thread_that_polls_ends_after_its_last_waiter(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(5))
 

@@ -67,6 +67,7 @@ def test_a_running_reaper_logs_what_it_did(manage):
     wait_until(lambda: "reaper duty='recovered stale runs' count=1" in process.output)
 
 
+@pytest.mark.slow
 def test_a_timeout_ends_a_body_with_heartbeats_but_a_stale_threshold_does_not(worker, tmp_path, capsys):
     worker("--no-reaper", TEST_HEARTBEAT_MS="200")
     limited = tasks.hold.with_options(timeout=2).send("limited", str(tmp_path / "gate"))

@@ -539,6 +539,7 @@ def test_one_of_two_schedulers_that_see_a_due_slot_sends_it(scheduler):
     assert Task.objects.count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_due_slot_is_sent_within_a_second(monkeypatch):
     make(timing="every:1")

@@ -93,6 +93,7 @@ def test_a_wait_ends_with_its_timeout_and_a_late_event_is_the_next_one():
     assert handle.value(0) == ["late", "second"]
 
 
+@pytest.mark.slow
 def test_many_tasks_get_their_events_in_few_statements():
     handles = event_jobs.waits.send_many([{"name": name} for name in ["approved"] * 50 + ["other"] * 50])
     run_due()

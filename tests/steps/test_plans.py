@@ -46,6 +46,7 @@ def waiting():
         cursor.execute("ANALYZE horsies_tasks, horsies_task_steps, horsies_workflows")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("waiting")
 def test_the_reaper_reads_only_the_events_that_ended_a_wait():
     TaskStep.objects.filter(pk=TaskStep.objects.filter(status="WAITING").first().pk).update(status="UNREAD")
@@ -56,6 +57,7 @@ def test_the_reaper_reads_only_the_events_that_ended_a_wait():
     assert rows_read(came[:500]) < 50
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("waiting")
 def test_the_reaper_reads_only_the_workflows_that_have_ended_and_that_tasks_wait_for():
     for keys, is_awaited in ((uuid7s(2_000), False), (uuid7s(10), True)):

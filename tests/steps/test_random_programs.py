@@ -104,6 +104,7 @@ def test_a_function_does_what_the_plain_interpreter_does(program, faults):
     check(program, **faults, is_async=False)
 
 
+@pytest.mark.slow
 @given(programs(is_async=True), FAULTS)
 @FEW
 def test_a_coroutine_does_what_the_plain_interpreter_does(program, faults):

@@ -231,6 +231,7 @@ def _always_start_at_the_mark(monkeypatch):
     monkeypatch.setattr(complete_and_claim, "_MAX_DURATION", 3_600.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_always_start_at_the_mark")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_claim_costs_the_same_in_a_deep_table_as_in_an_empty_one(kind):

@@ -73,6 +73,7 @@ def keys():
     return set(Entry.objects.values_list("key", flat=True))
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("way", open_transactions.WAYS)

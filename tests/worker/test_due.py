@@ -44,6 +44,7 @@ def test_an_idle_worker_begins_delayed_tasks_on_time(worker):
     assert_on_time(send_spread(50, 2.5, 5.5))
 
 
+@pytest.mark.slow
 def test_a_task_sent_to_a_sleeping_worker_begins_on_time(worker):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no notifications")
@@ -67,6 +68,7 @@ def test_a_task_sent_with_one_due_much_later_begins_on_time(worker):
         assert_on_time([tasks.noop.with_options(run_after=timedelta(seconds=0.3)).send().id])
 
 
+@pytest.mark.slow
 def test_retries_begin_on_time(worker):
     worker("--processes", "2", "-v0", *LONG_POLL, runners=2)
 

@@ -221,6 +221,7 @@ def run_actions(nodes, actions, on_error, drain):
     finish([run], drain)
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @given(st.lists(st.tuples(specs(25), st.sampled_from(OnError)), min_size=1, max_size=8))
 @settings(EXAMPLES, max_examples=2)

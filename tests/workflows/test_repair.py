@@ -314,6 +314,7 @@ def test_workflows_with_running_subworkflows_do_not_use_up_the_repair_limit(drai
     assert [(report.root_id, report.ended_nodes) for report in reports] == [(stuck.id, 1)]
 
 
+@pytest.mark.slow
 def test_a_worker_survives_a_workflow_that_cannot_advance(worker):
     """The end of the task is kept and the workflow fails; once its row is fixed, it can be retried."""
     items = bodies.echo.node(node_id="items")(value=[1])

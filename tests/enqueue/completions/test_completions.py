@@ -82,6 +82,7 @@ async def aget_while_a_coroutine_waits(handle, other):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "get", [get_while_a_thread_waits, async_to_sync(aget_while_a_coroutine_waits)], ids=["thread", "coroutine"]
 )

@@ -22,6 +22,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_rows_and_model_agree_after_every_step() -> None:
     run_state_machine_as_test(TaskMachine, settings=settings(SETTINGS, max_examples=6, stateful_step_count=40))
