@@ -12,8 +12,8 @@ def charge(amount: int) -> dict[str, Any]:
     return {"id": "<b>ch_1</b>", "amount": amount, "card": "4242 4242"}
 
 
-def refuse() -> None:
-    raise ValueError("<i>refused</i>")
+def refuse(rest: str = "") -> None:
+    raise ValueError("<i>refused</i>" + rest)
 
 
 @task(takes_context=True, sensitive={"card"})
@@ -33,9 +33,9 @@ def many(context: TaskContext, count: int) -> None:
 
 
 @task(takes_context=True)
-def refused(context: TaskContext) -> None:
+def refused(context: TaskContext, rest: str = "") -> None:
     """Fail in a step."""
-    context.step("refuse", refuse)
+    context.step("refuse", refuse, rest)
 
 
 @task(takes_context=True)

@@ -100,6 +100,16 @@ def test_a_failed_step_shows_its_error(staff, drain):
     assert "<i>refused" not in html
 
 
+def test_a_failed_step_with_a_large_error_shows_the_beginning_of_its_message(staff, drain):
+    handle = step_jobs.refused.send("!" * 10_000)
+    drain()
+
+    ((result,),) = columns(html_of(staff, handle), 2)
+
+    assert result.startswith("UNHANDLED_EXCEPTION <i>refused</i>!!!")
+    assert len(result) < 1_000
+
+
 def test_a_task_without_records_has_no_table(staff, drain):
     handle = step_jobs.many.send(0)
     drain()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.db.models import Case, TextField, When
-from django.db.models.functions import Cast
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast, JSONObject, Left
 from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -13,13 +14,13 @@ from django.utils.translation import gettext
 
 from ...core.mask import Mask
 from ...core.numbers import format_duration
-from ...core.status import StepKind
+from ...core.status import StepKind, StepStatus
 from ...db.expressions import StoredSize
 from ...models import Task, TaskStep
 from ...ops.diagnosis.waiting import and_more
 from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.excerpt import MAX_BYTES, one_line
-from ..formatting import as_json, cut, format_time
+from ..formatting import MAX_TEXT, as_json, cut, format_time
 
 #: Maximum records at the beginning, and at the end, of the table.
 MAX_FIRST: Final = 50
@@ -36,7 +37,10 @@ def step_table(task: Task) -> dict[str, Any]:
     """
     steps = TaskStep.objects.using(task._state.db).filter(task=task.pk).in_order()
     sized = steps.defer("result").annotate(size=StoredSize("result"))
-    rows = sized.annotate(text=Case(When(size__lte=MAX_BYTES, then=Cast("result", TextField()))))
+    error = JSONObject(error_code=KT("result__err__error_code"), message=Left(KT("result__err__message"), MAX_TEXT + 1))
+    whole, cut_down = Cast("result", TextField()), Cast(JSONObject(err=error), TextField())
+    text = Case(When(size__lte=MAX_BYTES, then=whole), When(status=StepStatus.FAILED, then=cut_down))
+    rows = sized.annotate(text=text)
     parts, more, mask = [rows[:MAX_FIRST]], 0, contents_of(task).mask
     if len(parts[0]) == MAX_FIRST:
         more = max(0, steps.count() - MAX_FIRST - MAX_LAST)
