@@ -269,7 +269,7 @@ class Loop(Generic[Row]):
         """Go on from a turn that is committed and has taken so many seconds."""
         self._record, self._is_intact = record, True
         self._longest = max(self._longest, seconds)
-        self.run.replay.records[record.name, record.number] = record
+        self.run.replay.records()[record.name, record.number] = record
         if self.run.progress == self.run.replay.loop_progress:  # otherwise the body reports its own
             done, total = self._state["rows"], self._state.get("total")
             is_over = record.status == StepStatus.COMPLETED
@@ -312,7 +312,6 @@ class Turn(Generic[Row]):
     def __init__(self, loop: Loop[Row]) -> None:
         self._loop = loop
         self._began = time.monotonic()
-        self._is_entered = False
         self.is_committed = False
         with loop.run.replay.ending_at_outage(), ExitStack() as stack:
             stack.enter_context(transaction.atomic(using=loop.run.database))
@@ -325,9 +324,8 @@ class Turn(Generic[Row]):
 
     def __enter__(self) -> list[Row]:
         """Return the rows."""
-        if self._is_entered or self._transaction is None:
+        if self._transaction is None:
             raise RuntimeError(f"A turn of {self._loop.label} was entered again; allowed: once.")
-        self._is_entered = True
         self._transaction.enter_context(inside_step(f"a turn of {self._loop.label}"))
         return self._rows
 

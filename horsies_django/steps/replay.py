@@ -139,9 +139,8 @@ class Replay:
 
     # Afterwards. These make queries.
 
-    @property
     def records(self) -> dict[tuple[str, int], StepRecord]:
-        """The records by name and number, without failures that this run repeats."""
+        """Return the records by name and number, without failures that this run repeats. Reads them the first time."""
         with self._lock:
             if self._records is None:
                 with self.ending_at_outage():
@@ -199,7 +198,7 @@ class Replay:
         while self._left_loops and self._has_order:
             self._keep_left(*self._left_loops.pop())
         with self._lock:
-            record = self.records.get(key)
+            record = self.records().get(key)
             self._unmet.pop(key, None)
             is_new = record is None or record.status == StepStatus.UNREAD
             unmet = self.first_unmet() if is_new and self._has_order else None
@@ -211,7 +210,7 @@ class Replay:
                     "of the task has changed."
                 )
             )
-        if record is None and len(self.records) >= MAX_RECORDS:
+        if record is None and len(self.records()) >= MAX_RECORDS:
             raise HorsiesError(f"The task has {MAX_RECORDS:,} records; allowed: no more. Use context.restart().")
         return record
 
@@ -223,7 +222,7 @@ class Replay:
     def first_unmet(self) -> StepRecord | None:
         """Return the first record that the body has not met; None if it has met all."""
         with self._lock:
-            self.records  # noqa: B018  # reads them
+            self.records()  # reads them
             return min(self._unmet.values(), key=lambda row: row.position or self._last_position + 1, default=None)
 
     def decide(self, decision: BaseException) -> NoReturn:
@@ -244,7 +243,7 @@ class Replay:
     def write(self, record: StepRecord) -> bool:
         """Write a record; False if it is kept already, or if the task is no longer this worker's."""
         key = record.name, record.number
-        self.records  # noqa: B018  # reads the last position
+        self.records()  # reads the last position
         with self._lock:
             if record.status == StepStatus.FAILED:
                 self._calls = self._call_of[key] = self._calls + 1  # what was called before does not follow from it
@@ -254,7 +253,7 @@ class Replay:
         with self.ending_at_outage():
             is_written = self.run.write_step(record)
         if is_written and record.kind != StepKind.BATCHES:
-            self.records[key] = record
+            self.records()[key] = record
         return is_written
 
     def keep(self, record: StepRecord) -> None:
@@ -351,7 +350,7 @@ class Replay:
 
     def end_sleep(self, key: tuple[str, int]) -> None:
         """Record that a sleep has ended."""
-        record = self.records.get(key) or StepRecord(*key, StepKind.SLEEP, StepStatus.WAITING)
+        record = self.records().get(key) or StepRecord(*key, StepKind.SLEEP, StepStatus.WAITING)
         if record.status == StepStatus.WAITING:
             record.status = StepStatus.COMPLETED
             self.keep(record)
@@ -375,7 +374,7 @@ class Replay:
 
     def _number_of_event(self, name: str, call: int) -> int:
         """Return the number of the event that the n-th wait takes."""
-        self.records  # noqa: B018  # reads the numbers
+        self.records()  # reads the numbers
         numbers = self._events[name]
         if call > len(numbers):
             self._last_events[name] += 1
@@ -388,7 +387,7 @@ class Replay:
             self.run.raise_if_stopping()
             for row in self.run.read_steps():
                 if (row.name, row.number, row.status) == (record.name, record.number, StepStatus.UNREAD):
-                    self.records[row.name, row.number] = row
+                    self.records()[row.name, row.number] = row
                     return row
             self.run.request_stop(TaskRevoked)
             self.run.raise_if_stopping()
@@ -408,7 +407,7 @@ class Replay:
                 check_size(record.result, self.run.options.max_payload_bytes, f"the result of {key[0]}")
             elif record.is_late:
                 record.status, record.result = StepStatus.FAILED, _late(key[0])
-            if record.status != StepStatus.WAITING or key not in self.records:
+            if record.status != StepStatus.WAITING or key not in self.records():
                 self.keep(record)
             if record.status == StepStatus.WAITING:
                 self.suspend(key[0], FOREVER if record.due_in is None else record.due_in)
@@ -436,7 +435,7 @@ class Replay:
     def is_patched(self, key: tuple[str, int]) -> bool:
         """Whether the new code applies to this run."""
         with self._lock:
-            record = self.records.get(key)
+            record = self.records().get(key)
             if record is None:
                 is_new = self.first_unmet() is None
                 record = StepRecord(*key, StepKind.PATCH, StepStatus.COMPLETED, dumps({"ok": is_new}))
