@@ -14,6 +14,7 @@ from django.db.models.signals import post_init
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import TaskStatus
+from horsies_django.db import notifications
 from horsies_django.models import Task, TaskAttempt, TaskStep
 from horsies_django.testing import drain as run_due
 from horsies_django.testing import task_context
@@ -270,6 +271,7 @@ def test_a_task_without_time_for_another_turn_goes_on_with_a_fresh_limit(items, 
     clock = time.monotonic
     passed = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock() + passed[0])
+    monkeypatch.setattr(notifications._limiter, "_buckets", {})  # it remembers times of this clock
     monkeypatch.setattr(jobs, "tick", lambda seconds: passed.append(passed.pop() + seconds))
     handle = jobs.slow_turns.send()
 
