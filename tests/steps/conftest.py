@@ -1,6 +1,6 @@
 """Bodies that a test writes in place."""
 
-import asyncio
+import inspect
 
 import pytest
 
@@ -18,7 +18,7 @@ def send_script():
         if attempts > 1:
             options["retry_policy"] = RetryPolicy.constant(0, max_retries=attempts - 1, auto_retry_for=["*"])
         scripts.bodies.append(body)
-        task = scripts.ascripted if asyncio.iscoroutinefunction(body) else scripts.scripted
+        task = scripts.ascripted if inspect.iscoroutinefunction(body) else scripts.scripted
         return task.with_options(**options).send()
 
     yield send
