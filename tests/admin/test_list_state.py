@@ -187,6 +187,7 @@ def test_defaults_and_empty_parameters_have_no_chip(staff):
 # Orders.
 
 
+@pytest.mark.slow
 def test_oldest_first_shows_each_task_once_in_order_and_back(staff):
     keys = [make(status="COMPLETED").pk for _ in range(120)]
     client = staff("view_task")

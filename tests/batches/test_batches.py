@@ -136,6 +136,7 @@ def other_calls(handle, node_id):
     return [*others.values(), *Task.objects.filter(pk__in=list(keys)).order_by("pk").values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("retry", "end"),
     [

@@ -152,6 +152,7 @@ def is_polled(waiters, queries):
     return waiters
 
 
+@pytest.mark.slow
 def test_a_waiting_thread_can_be_interrupted_and_the_others_get_their_results(queries):
     handles = jobs.triple.send_many([{"a": 1}, {"a": 2}, {"a": 3}])
     first, *others = is_polled([Waiter(handle, 30) for handle in handles], queries)
@@ -174,6 +175,7 @@ def test_a_waiter_whose_time_is_over_leaves_the_others_waiting(queries):
     assert found + codes([patient]) == ["WAIT_TIMEOUT", "TASK_CANCELLED"]
 
 
+@pytest.mark.slow
 def test_an_error_of_the_thread_that_polls_reaches_the_waiter_and_the_next_wait_starts_another(queries, monkeypatch):
     handle = jobs.triple.send(1)
 
@@ -258,6 +260,7 @@ def test_get_times_out_until_the_task_ends_and_then_returns_its_result(transacti
     assert get(handle, 0) == TaskResult(ok=[1, 2, 3])
 
 
+@pytest.mark.slow
 def test_get_returns_task_not_found_when_the_row_is_deleted_during_the_wait(queries):
     handle = jobs.triple.send(1)
     waiter = Waiter(handle, 30)
@@ -337,6 +340,7 @@ def test_get_in_a_broken_transaction_returns_an_error_and_leaves_it_open():
     assert handle.get(0).err.error_code == "WAIT_TIMEOUT"
 
 
+@pytest.mark.slow
 def test_get_sees_the_tasks_of_the_callers_search_path(queries):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no schemas")

@@ -216,6 +216,7 @@ def test_a_worker_keeps_the_tasks_for_which_it_sends_heartbeats(worker, tmp_path
     assert Task.objects.get(pk=running.id).attempt == 1
 
 
+@pytest.mark.slow
 def test_another_workers_reaper_recovers_the_tasks_of_a_killed_worker(worker, tmp_path):
     dying = worker("--threads", "1")
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)

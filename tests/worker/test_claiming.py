@@ -190,6 +190,7 @@ def test_a_drain_waits_for_retries_that_fall_due(drain):
     assert Task.objects.get(pk=handle.id).attempts.count() == 3
 
 
+@pytest.mark.slow
 def test_an_idle_worker_starts_a_delayed_task_on_time(worker):
     # Without LISTEN the next poll has to find it.
     worker("--poll-interval", "600" if connection.vendor == "postgresql" else "5")

@@ -204,6 +204,7 @@ def test_calls_with_different_keys_form_different_tasks(drain):
     assert (calls_of(one), calls_of(other)) == ([{"customer_id": 1, "text": "x"}], [{"customer_id": 2, "text": "y"}])
 
 
+@pytest.mark.slow
 def test_a_worker_runs_a_group_once_it_is_full_old_enough_or_quiet(worker):
     quiet, due_times = jobs.quiet.send(), Task.objects.values_list("enqueued_at", flat=True)
     first_due = due_times.get(pk=quiet.id)

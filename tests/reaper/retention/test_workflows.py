@@ -130,6 +130,7 @@ def test_a_retried_workflow_is_not_deleted(drain):
 # Deleting.
 
 
+@pytest.mark.slow
 def test_a_workflow_is_deleted_with_its_nodes_events_and_subworkflows(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False)
     nodes = {

@@ -259,6 +259,7 @@ def test_a_task_that_snoozes_past_its_good_until_expires(drain):
     assert attempts(handle) == []
 
 
+@pytest.mark.slow
 def test_an_idle_worker_wakes_for_a_snoozed_and_for_a_retried_task(worker):
     worker()
     snoozed, retried = jobs.raises_snooze.send("snoozed", 1, 1), jobs.raises_retry.send("retried", 1, 1)

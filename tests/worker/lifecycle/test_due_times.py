@@ -22,6 +22,7 @@ def lateness(row):
     return row.started_at - row.enqueued_at
 
 
+@pytest.mark.slow
 def test_an_idle_worker_starts_delayed_tasks_when_due_without_polling(worker):
     worker(*LONG_POLL)
     tasks.noop.send().get(timeout=20)
