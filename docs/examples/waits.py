@@ -15,7 +15,7 @@ def approve(context, invoice):
     try:
         answer = context.wait_event("approved", timeout=3 * 86_400)
     except WaitTimeout:
-        return f"invoice {invoice}: nobody answered"
+        return f"invoice {invoice}: no answer"
     context.sleep(86_400)  # pay a day later
     return f"invoice {invoice}: {answer['by']} approved it"
 
@@ -40,4 +40,4 @@ for handle in handles:
 # event:approved sleep sleep
 # invoice 1: Ann approved it
 # invoice 2: Bob approved it
-# invoice 3: nobody answered
+# invoice 3: no answer

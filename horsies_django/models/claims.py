@@ -112,7 +112,7 @@ FOREVER: Final = 100 * 365 * 86_400.0
 class StepRecord:
     """One record. ``result`` is the JSON text of a TaskResult; ``due_in`` are seconds, negative once they have passed.
 
-    ``position`` is its place in the order of the body, None while it waits or nobody has read it. ``attempt`` is the
+    ``position`` is its place in the order of the body, None while it waits or is unread. ``attempt`` is the
     number of the task's attempt that wrote it; ``seconds`` is how long it took.
     """
 

@@ -50,7 +50,7 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
 
         It locks that row, but not for a wait or its time-out: these may have to wait for the transaction of a sender,
         and nothing but the tick follows from them. One that waits is due ``due_in`` seconds from now; None waits
-        without end. A record that is COMPLETED is kept, as is an event that nobody has read, unless this completes it:
+        without end. A record that is COMPLETED is kept, as is an unread event, unless this completes it:
         then it returns False too.
         """
         connection = connections[self.db]
@@ -102,7 +102,7 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         return Statement.insert(TaskStep, free, columns).keys(self.db, "task_id")
 
     def drop(self) -> None:
-        """Delete these records of a task for a fresh run, but events that nobody has read.
+        """Delete these records of a task for a fresh run, but unread events.
 
         The last event of each name stays, without a position: the numbers of events go on after it.
         """
@@ -112,7 +112,7 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         read.update(position=None, result=None)
 
     def with_room(self, keys: Collection[UUID]) -> QuerySet[Any]:
-        """Return those of these tasks that are live and may get another event that nobody has read."""
+        """Return those of these tasks that are live and may get another unread event."""
         unread = self.filter(task=OuterRef("pk"), status=StepStatus.UNREAD).order_by().values("task")
         has_room = LessThan(Coalesce(Subquery(unread.annotate(count=Count("pk")).values("count")), 0), MAX_UNREAD)
         live: QuerySet[Any] = _tasks().using(self.db).filter(pk__in=keys, status__in=sorted(TASK_LIVE_STATES))

@@ -85,7 +85,7 @@ class Workflow(models.Model):
         help_text=_("The first node represents the calls that are added."),
     )
 
-    # A task waits for its end. Read with the other columns of a live workflow, so that nobody looks for such tasks at
+    # A task waits for its end. Read with the other columns of a live workflow, so that nothing looks for such tasks at
     # the end of any other.
     is_awaited = models.BooleanField(default=False, db_default=False)
 

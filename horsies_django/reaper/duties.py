@@ -119,7 +119,7 @@ def requeue(stale: TaskQuerySet, may_act: Callable[[], bool] = lambda: True) -> 
 
 
 def _deliver_ends(ended: WorkflowQuerySet) -> int:
-    """Wake the tasks; return for how many workflows nobody waits any more.
+    """Wake the tasks; return how many workflows no task waits for any more.
 
     A workflow is looked at again for a minute, because a body that began to wait before its end may not be stored yet.
     """

@@ -257,7 +257,7 @@ class Replay:
         return is_written
 
     def keep(self, record: StepRecord) -> None:
-        """Write a record that nobody else writes. Raises TaskRevoked if the task is no longer this worker's."""
+        """Write a record that only this run writes. Raises TaskRevoked if the task is no longer this worker's."""
         if not self.write(record):
             self.run.request_stop(TaskRevoked)
             self.run.raise_if_stopping()

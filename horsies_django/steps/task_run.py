@@ -161,7 +161,7 @@ class LocalRun(TaskRun):
         return list(self.recorded.values())
 
     def write_step(self, record: StepRecord) -> bool:
-        """Keep a record, unless there is an event that nobody has read."""
+        """Keep a record, unless there is an unread event."""
         key = record.name, record.number
         has_event = key in self.recorded and self.recorded[key].status == StepStatus.UNREAD
         if has_event and record.status != StepStatus.COMPLETED:

@@ -271,7 +271,7 @@ def test_an_event_is_sent_to_all_selected_tasks(client, drain):
 # What the pages cost.
 
 
-@pytest.mark.skipif("connection.vendor != 'postgresql'")
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="its planner tells")
 @pytest.mark.parametrize("query", [{"waits_for": "event:approved"}, {"state": "awaiting"}])
 def test_the_list_of_tasks_that_wait_reads_their_index(staff, drain, query):
     step_jobs.order.send()

@@ -485,7 +485,7 @@ def test_the_number_of_statements_does_not_grow_with_the_number_of_rows():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("connection.vendor != 'postgresql'")
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="its planner tells")
 def test_no_statement_reads_a_whole_table():
     """The indexes have what is in flight: the rows of what has ended are not read."""
     some(4_000, "completed")
