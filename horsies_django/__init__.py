@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         WorkflowMeta,
         together,
     )
+    from .enqueue.output import OutputChunk
     from .reaper.recovery import reclaim, recover_stuck_workflows
     from .schedules.declaration import schedule
     from .workflows.compile import SuccessCase, SuccessPolicy
@@ -75,6 +76,7 @@ __all__ = [
     "OnError",
     "OperationalCode",
     "OutcomeCode",
+    "OutputChunk",
     "Progress",
     "RetrievalCode",
     "Retry",
@@ -138,6 +140,7 @@ _WHEN_USED: Final = {
         "WorkflowMeta",
         "together",
     ],
+    "enqueue.output": ["OutputChunk"],
     "reaper.recovery": ["reclaim", "recover_stuck_workflows"],
     "schedules.declaration": ["schedule"],
     "workflows.compile": ["SuccessCase", "SuccessPolicy"],

@@ -91,6 +91,15 @@ class Mask:
         """Return a copy of a value with everything sensitive in its lists and dicts masked."""
         return self._cleansed(name, value, _DEEPEST)
 
+    def apply_to_output(self, data: Any, *, is_log: bool) -> Any:
+        """Return a chunk of output with everything sensitive masked.
+
+        A text has no names by which parts of it could be masked: it is masked whole if the task has ``sensitive``.
+        """
+        if self._sensitive and is_log and isinstance(data, dict):
+            return {**data, "message": MASKED}
+        return MASKED if self._sensitive and isinstance(data, str) else self.apply_deep("output", data)
+
     def quote(self, name: str, value: Any) -> str:
         """Return a value for an error message: its masked repr, shortened, and its type."""
         text = _repr(self.apply_deep(name, value))

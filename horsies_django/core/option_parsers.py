@@ -205,6 +205,9 @@ MODULES: Final = list_of(
     'a list of dotted names of modules, like "shop.jobs"',
     lambda item: isinstance(item, str) and all(part.isidentifier() for part in item.split(".")),
 )
+LOGGERS: Final = list_of(
+    'a list of names of loggers, like "shop"', lambda item: isinstance(item, str) and item.strip(".") == item != ""
+)
 RETENTION: Final = OptionParser(DURATION_ALLOWED, parse_duration)
 RETENTION_BY_STATE: Final = OptionParser(RETENTION_ALLOWED, parse_retention)
 WAIT: Final = _duration(

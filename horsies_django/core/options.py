@@ -17,6 +17,7 @@ from .option_parsers import (
     DURATION_ALLOWED,
     INHERIT,
     LATENCY,
+    LOGGERS,
     LONGEST_DURATION,
     MAPPER,
     MAX_CONCURRENCY,
@@ -250,6 +251,19 @@ class DefaultOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptLogOptions:
+    """Which log records of a body are kept with its output."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = _option(
+        "INFO", one_of("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    )
+    # Of JSON, for each attempt.
+    max_bytes: int = _option(65_536, integer(1_024, 16_777_216))
+    # Only those of these loggers and of the loggers below them.
+    loggers: tuple[str, ...] = _option((), LOGGERS)
+
+
+@dataclass(frozen=True, slots=True)
 class AdminOptions:
     """The options of the queue's pages in the admin."""
 
@@ -281,6 +295,8 @@ class Options:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     embedded: EmbeddedOptions = field(default_factory=EmbeddedOptions)
     defaults: DefaultOptions = field(default_factory=DefaultOptions)
+    # None: no log records are kept.
+    attempt_log: AttemptLogOptions | None = None
     admin: AdminOptions = field(default_factory=AdminOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     # Exception class, or its dotted path, to error code; a task's own mapper takes precedence.
@@ -293,6 +309,8 @@ class Options:
     version: str = _option("", text("at most 64 characters, no control characters", r"[^\x00-\x1f\x7f]{0,64}"))
     # Bytes of JSON. Keep larger values in a storage and pass their keys.
     max_payload_bytes: int | None = _option(16 * 1024 * 1024, integer(1_024, 250_000_000, none="no limit"))
+    # Bytes of JSON that the body may write in each attempt.
+    max_output_bytes: int = _option(1024 * 1024, integer(1_024, 250_000_000))
     # Separates the schedules of several projects in one database; by default the package of the settings.
     project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
     # Seconds after which a schedule that no scheduler's code declares any more is disabled.
@@ -308,6 +326,7 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "worker": WorkerOptions,
     "embedded": EmbeddedOptions,
     "defaults": DefaultOptions,
+    "attempt_log": AttemptLogOptions,
     "admin": AdminOptions,
     "metrics": MetricsOptions,
 }

@@ -1,4 +1,4 @@
-"""The states of a task, and of the records of its steps."""
+"""The states of a task and of the records of its steps, and the kinds of these and of output."""
 
 from __future__ import annotations
 
@@ -69,3 +69,10 @@ class StepStatus(TextChoices):
     UNREAD = "UNREAD", _("Unread")
     COMPLETED = "COMPLETED", _("Completed")
     FAILED = "FAILED", _("Failed")
+
+
+class OutputKind(TextChoices):
+    """Where a chunk of output comes from."""
+
+    OUTPUT = "output", _("Output")
+    LOG = "log", _("Log")

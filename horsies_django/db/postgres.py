@@ -302,12 +302,6 @@ def notification(payload: str | Param) -> Statement:
     return Statement("pg_notify(%s, %s)", (CHANNEL, payload))
 
 
-def records(types: Mapping[str, str], text: str) -> Statement:
-    """Return a source of rows ``sent`` with columns of these types, in one parameter: a JSON array of objects."""
-    columns = ", ".join(f'"{name}" {type_}' for name, type_ in types.items())
-    return Statement(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
-
-
 @functools.cache
 def or_lock(alias: str, model: type[models.Model], name: str) -> str:
     """Return the end of an INSERT that locks an existing row with the same unique value instead of inserting one.

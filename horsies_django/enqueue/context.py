@@ -12,6 +12,7 @@ from ..core.compat import TaskContext as FrameworkContext
 from ..core.exceptions import TaskRevoked
 from ..core.headers import slot_in
 from ..core.serialization import check_size, clean_text, decode, dumps, encode
+from ..core.status import OutputKind
 from ..steps.context import LongWork
 
 if TYPE_CHECKING:
@@ -81,6 +82,22 @@ class TaskContext(LongWork, _FrameworkContext):  # type: ignore[misc]  # the stu
         report = {"done": done, "total": total, "message": clean_text(str(message))[:MESSAGE_LENGTH]}
         self.run.progress = dumps(report)
         self.run.raise_if_stopping()
+
+    def write(self, chunk: Any) -> None:
+        """Keep a text or a JSON value as the next part of the task's output, for :meth:`TaskHandle.output` and others.
+
+        Runs no query: the worker stores it within a second, and at the latest with the result. It is a checkpoint.
+        Nothing is kept of what the body writes again while it comes to the end of its recorded steps, nor beyond
+        ``OPTIONS["max_output_bytes"]``. Raises TypeError or ValueError for a value that is no JSON.
+        """
+        self.run.raise_if_stopping()
+        data = encode(chunk, typed=False, where="the chunk of write()")
+        if self.run.output is not None and not self.run.is_replaying:
+            self.run.output.add(OutputKind.OUTPUT, data)
+
+    async def awrite(self, chunk: Any) -> None:
+        """See :meth:`write`."""
+        self.write(chunk)
 
     def save(self, state: Any) -> None:
         """Store ``state`` for the next attempt, as part of the body's own transaction if it is in one.

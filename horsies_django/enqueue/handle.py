@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,6 +24,7 @@ from . import result_reader, wait
 
 if TYPE_CHECKING:
     from ..models.transitions import TaskQuerySet
+    from .output import OutputChunk
 
 T = TypeVar("T")
 
@@ -203,6 +204,25 @@ class TaskHandle(Generic[T]):
             infos.append(StepInfo(**row, result=None if stored is None else result_reader.restore(stored, typed)))
         return infos
 
+    def output(self, after: int = 0) -> list[OutputChunk]:
+        """Return what the body has written and logged so far, after the chunk with this sequence.
+
+        Raises ValueError for a bad sequence.
+        """
+        from . import output
+
+        return output.read(self._database, self.id, after)
+
+    def follow(self, after: int = 0) -> AsyncIterator[OutputChunk]:
+        """Return an iterator that yields each chunk as it comes, until the task has ended: ``async for chunk in …``.
+
+        A chunk comes about a second after the body wrote it. One thread polls for all that wait in a process, as for
+        :meth:`get`. Raises ValueError for a bad sequence, and the error of a query that fails.
+        """
+        from . import output
+
+        return output.afollow(self._database, self.id, after)
+
     def fork(self, from_step: str | None = None, kwargs: Mapping[str, Any] | None = None) -> TaskHandle[T]:
         """Run the task again as a new one, and return its handle.
 
@@ -247,6 +267,10 @@ class TaskHandle(Generic[T]):
     async def asteps(self) -> list[StepInfo]:
         """See :meth:`steps`."""
         return await sync_to_async(self.steps)()
+
+    async def aoutput(self, after: int = 0) -> list[OutputChunk]:
+        """See :meth:`output`."""
+        return await sync_to_async(self.output)(after)
 
     async def afork(self, from_step: str | None = None, kwargs: Mapping[str, Any] | None = None) -> TaskHandle[T]:
         """See :meth:`fork`."""

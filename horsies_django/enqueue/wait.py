@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager, suppress
@@ -71,10 +71,14 @@ class Snapshot(Protocol):
         """Whether it has ended, so that the wait is over."""
 
 
-N = TypeVar("N", bound=Snapshot)
+#: The id of a task or a workflow, or a tuple that begins with one.
+Key: TypeAlias = Hashable
 
-#: Reads the snapshots of these ids from a database; ids without a row are left out.
-Reader: TypeAlias = Callable[[str, Sequence[UUID]], Mapping[UUID, N]]
+N = TypeVar("N", bound=Snapshot)
+K = TypeVar("K", bound=Key)
+
+#: Reads the snapshots of these keys from a database; keys without a row are left out.
+Reader: TypeAlias = Callable[[str, Sequence[K]], Mapping[K, N]]
 
 
 class NoAnswer(OperationalError):
@@ -122,16 +126,17 @@ def deadline_of(timeout: float | None) -> float:
 class _Waiter(Future[Answer[Any]]):
     """The answer to one call that waits for a task or a workflow."""
 
-    def __init__(self, read: Reader[Any], key: UUID, deadline: float) -> None:
+    def __init__(self, read: Reader[Any, Any], key: Key, deadline: float) -> None:
         super().__init__()
         self.read, self.key, self.deadline = read, key, deadline
-        self.short_key = completions.short_key(key)
+        task_or_workflow: Any = key[0] if isinstance(key, tuple) else key
+        self.short_key = completions.short_key(task_or_workflow)
 
     @property
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
-    def offer(self, answers: Mapping[UUID, Any] | Error) -> bool:
+    def offer(self, answers: Mapping[Any, Any] | Error) -> bool:
         """Take the answer if it ends the wait; return whether the wait is over."""
         answer = answers if isinstance(answers, Error) else answers.get(self.key)
         if answer is None or isinstance(answer, Error) or answer.is_final or self.seconds_left <= 0:
@@ -327,7 +332,7 @@ def _join(waiter: _Waiter, database: str) -> _Poller | None:
 
 
 @async_unsafe("A thread that runs an event loop can't wait for an end: use aget().")
-def wait_for_end(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
+def wait_for_end(read: Reader[K, N], database: str, key: K, deadline: float) -> Answer[N]:
     """Block this thread until the snapshot of ``key`` is final or ``deadline``, by time.monotonic(), has passed."""
     waiter = _Waiter(read, key, deadline)
     if (poller := _join(waiter, database)) is not None:
@@ -345,7 +350,7 @@ def wait_for_end(read: Reader[N], database: str, key: UUID, deadline: float) -> 
     return waiter.result()
 
 
-async def await_end(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
+async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) -> Answer[N]:
     """The same as :func:`wait_for_end` for coroutines."""
     waiter = _Waiter(read, key, deadline)
     if (poller := await sync_to_async(_join)(waiter, database)) is not None:
@@ -371,7 +376,7 @@ def _may_see_other_rows(database: str, answer: Answer[Any]) -> bool:
     return answer is None and connections[database].connection is not None
 
 
-def _query(read: Reader[N], database: str, keys: Sequence[UUID]) -> Mapping[UUID, N] | Error:
+def _query(read: Reader[K, N], database: str, keys: Sequence[K]) -> Mapping[K, N] | Error:
     """Query the database, and once more if the connection has died since its last use."""
     chunks = [keys[start : start + _IDS_PER_QUERY] for start in range(0, len(keys), _IDS_PER_QUERY)]
     connection = connections[database]

@@ -10,6 +10,7 @@ from .rollup import Rollup, Watermark
 from .schedule import Schedule
 from .task import Overview, Task
 from .task_item import TaskItem
+from .task_output import TaskOutput
 from .task_step import TaskStep
 from .worker import Worker
 from .workflow import Workflow, WorkflowEvent
@@ -27,6 +28,7 @@ __all__ = [
     "Task",
     "TaskAttempt",
     "TaskItem",
+    "TaskOutput",
     "TaskStep",
     "Watermark",
     "Worker",

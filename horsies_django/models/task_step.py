@@ -45,6 +45,11 @@ class TaskStepQuerySet(models.QuerySet["TaskStep"]):
         """Records without which a run that starts again would do more: no failures, and no tries of a step."""
         return self.exclude(status=StepStatus.FAILED).exclude(kind=StepKind.STEP, status=StepStatus.WAITING)
 
+    def kept(self) -> Self:
+        """Records that the body has to meet before it does anything new."""
+        is_outside_order = Q(status=StepStatus.COMPLETED, position=None)
+        return self.progress().filter(~is_outside_order, attempt__gt=0).exclude(kind=StepKind.PATCH)
+
     def write(self, record: StepRecord, claimed: ClaimRef, worker_id: str) -> bool:
         """Write a record from the row of its task; return whether the worker still holds the task.
 

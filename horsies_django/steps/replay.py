@@ -66,6 +66,7 @@ class Replay:
         self._used_outside: set[str] = set()
         self._records: dict[tuple[str, int], StepRecord] | None = None
         self._unmet: dict[tuple[str, int], StepRecord] = {}
+        self._awaited: set[tuple[str, int]] = set()  # unread events for which an earlier run has waited
         self._events: dict[str, list[int]] = defaultdict(list)  # the numbers that the waits of the body take
         self._last_events: Counter[str] = Counter()
         self._last_position = 0  # of earlier runs
@@ -153,6 +154,11 @@ class Replay:
         return any(row.status != StepStatus.UNREAD for row in (self._records or {}).values())
 
     @property
+    def has_unmet(self) -> bool:
+        """Whether the body has yet to meet what earlier runs have recorded, or waited for."""
+        return self.run.may_replay if self._records is None else bool(self._unmet or self._awaited)
+
+    @property
     def last_progress(self) -> int:
         """The number of the last attempt that has completed a step, a turn or a wait; 0 if there is none."""
         rows = (self._records or {}).values()
@@ -186,6 +192,8 @@ class Replay:
             records[row.name, row.number] = row
             if is_event:
                 self._events[row.name].append(row.number)
+            if row.status == StepStatus.UNREAD and row.attempt:
+                self._awaited.add((row.name, row.number))
             if not (row.status == StepStatus.UNREAD or row.kind == StepKind.PATCH or _is_outside_order(row)):
                 self._unmet[row.name, row.number] = row
         return records
@@ -200,6 +208,7 @@ class Replay:
         with self._lock:
             record = self.records().get(key)
             self._unmet.pop(key, None)
+            self._awaited.discard(key)
             is_new = record is None or record.status == StepStatus.UNREAD
             unmet = self.first_unmet() if is_new and self._has_order else None
         if unmet is not None:

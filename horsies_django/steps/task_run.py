@@ -23,6 +23,7 @@ from ..db.clock import database_now
 from ..models.claims import ClaimedTask, StepRecord, WorkerInfo, metadata_of
 
 if TYPE_CHECKING:
+    from ..core.output import OutputBuffer
     from ..steps.replay import Replay
 
 
@@ -36,6 +37,8 @@ class TaskRun(ABC):
     stop_reason: type[TaskInterrupt] | None = None
     state: Any = None
     progress: str | None = None
+    output: OutputBuffer | None = None  # None: nothing of it is kept
+    may_replay: bool = False  # an earlier run has recorded something
     is_atomic: bool = False  # the end of the task is part of the transaction in which its function runs
     decided: BaseException | None = None  # how the run ends, whatever its function returns or raises
     make_error: Callable[[Exception], TaskError[Any]] | None = None  # the error of the task if its function raised this
@@ -77,6 +80,16 @@ class TaskRun(ABC):
 
             self._replay = Replay(self)
         return self._replay
+
+    @property
+    def unsaved_output(self) -> OutputBuffer | None:
+        """The output, if something in it has to be saved."""
+        return self.output if self.output is not None and self.output.has_unsaved else None
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the function has yet to come to the end of what earlier runs have recorded."""
+        return self.may_replay if self._replay is None else self._replay.has_unmet
 
     def has_time(self, seconds: float) -> bool:
         """Whether the function may go on for so long."""

@@ -30,11 +30,13 @@ from ..steps.task_run import LOCAL_WORKER, LocalRun, local_claim
 class RecordingContext(TaskContext):  # type: ignore[misc]  # the stubs forget that the framework's is frozen
     """A context that records what the body reports and saves, and stores nothing.
 
-    ``reports`` are the reports of ``progress()``, ``saved`` the values given to ``save()``, as they would be read back.
+    ``reports`` are the reports of ``progress()``, ``saved`` the values given to ``save()`` and
+    ``written`` the chunks given to ``write()``, as they would be read back.
     """
 
     reports: list[Progress] = field(default_factory=list)
     saved: list[Any] = field(default_factory=list)
+    written: list[Any] = field(default_factory=list)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Record the report. Raises as in a worker."""
@@ -45,6 +47,12 @@ class RecordingContext(TaskContext):  # type: ignore[misc]  # the stubs forget t
         """Record the state, which ``context.state`` returns from now on. Raises as in a worker."""
         TaskContext.save(self, state)
         self.saved.append(decode(self.run.state, typed=self.run.is_typed))
+
+    def write(self, chunk: Any) -> None:
+        """Record the chunk. Raises as in a worker."""
+        TaskContext.write(self, chunk)
+        if not self.run.is_replaying:
+            self.written.append(encode(chunk, typed=False, where="the chunk of write()"))
 
     def cancel(self) -> None:
         """Ask the body to stop: ``is_cancelled`` is True, and its next checkpoint raises."""
@@ -110,7 +118,7 @@ def task_context(
     )
     result = result_of(row, task=task)
     result.worker_ids.extend([LOCAL_WORKER.worker_id] * attempt)  # by which the framework counts attempts
-    run = LocalRun(claim, options, is_typed=is_typed)
+    run = LocalRun(claim, options, is_typed=is_typed, may_replay=bool(steps))
     if state is not None:
         run.state = encode(state, typed=is_typed, where="state")
     for position, (name, value) in enumerate((steps or {}).items(), 1):

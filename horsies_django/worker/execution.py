@@ -20,8 +20,9 @@ from ..core.backends import reads_typed
 from ..core.compat import FrameworkTaskResult
 from ..core.current_task import log_attributes
 from ..core.exceptions import TaskInterrupt, TaskRevoked
+from ..core.output import OutputBuffer
 from ..core.serialization import clean_text
-from ..core.status import TaskStatus
+from ..core.status import OutputKind, TaskStatus
 from ..models import Task, TaskStep
 from ..models.claims import ClaimedTask, Completion, StepRecord
 from ..steps.task_run import TaskRun
@@ -119,8 +120,16 @@ class Execution(TaskRun):
             self.slot.record_start(self.claimed, began, math.inf if self.time_limit is None else self.time_limit)
         self.started_at = began
 
+    def open_output(self) -> None:
+        """Keep from now on what the function writes and logs."""
+        log = self.options.attempt_log
+        limits = {OutputKind.OUTPUT: self.options.max_output_bytes, OutputKind.LOG: log.max_bytes if log else 0}
+        self.output = OutputBuffer(limits)
+
     def end(self) -> None:
         """Record that the function has ended."""
+        if self.output is not None:
+            self.output.is_closed = True
         if self.slot is not None:
             self.slot.record_end()
 

@@ -15,6 +15,7 @@ from ..models import Limit, Task
 from ..models.claim.query import ORDER
 from ..models.release_blocked import release_waiting
 from ..models.transitions import TaskQuerySet
+from .attempt_log import keeping_attempt_logs
 from .config import WorkerConfig
 from .execution import ExecutionResult, NotStarted
 from .executor import InlineExecutor
@@ -47,7 +48,8 @@ class InlineWorker:
     def open(cls, config: WorkerConfig) -> Iterator[Self]:
         """Register a worker for the length of the block."""
         worker = cls(config)
-        with own_logging(), worker._producer.registered():
+        keeping_logs = keeping_attempt_logs(config.options.attempt_log, worker._state.worker.worker_id)
+        with own_logging(), keeping_logs, worker._producer.registered():
             yield worker
 
     def run_next(self) -> ExecutionResult | None:

@@ -100,6 +100,7 @@ class Producer:
             with state.inbox.progress.watched():
                 while not self._is_done:
                     self.run_once()
+            self._retry(self._watchdog.save_output)  # of what a stop cuts short
             # A supervisor recovers what is left after the end of this process, and so of its executions.
             self.leaves_executions = state.is_holding and state.registry is not None
             if self.leaves_executions:

@@ -29,7 +29,7 @@ from ..enqueue.context import TaskContext
 from ..enqueue.django_result import result_of
 from ..enqueue.insert import insert_call
 from ..enqueue.task import HorsiesTask, task
-from ..models import Task
+from ..models import Task, TaskOutput
 from ..workflows import gateway, input_resolver
 from . import (
     code_version,
@@ -189,6 +189,8 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
             root = execution.claimed.workflow_id
             if root is not None:
                 gateway.lock_and_wait(database, root)
+            if (output := execution.unsaved_output) is not None:
+                TaskOutput.objects.using(database).save_unsaved([(execution.claimed, output)])
             if execution.progress is not None:
                 tasks.store_progress({execution.claimed: execution.progress}, execution.runner.worker_id)
             _require_claim(execution, tasks.complete([result.completion], execution.runner))
@@ -229,6 +231,8 @@ def _prepare(execution: Execution) -> _PreparedCall:
         task = registry.find_task(claim.task_name)
     except NotRegistered as error:
         raise result_mapping.InvalidCall(OperationalCode.WORKER_RESOLUTION_ERROR) from error
+    if task.takes_context or execution.options.attempt_log is not None:
+        execution.open_output()
     try:
         args, kwargs = decode_call(_loads(claim.args), _loads(claim.kwargs), typed=execution.is_typed)
         # Arguments of its own win over inputs: restart() may have stored others.
@@ -259,9 +263,10 @@ def _context(execution: Execution, task: FrameworkTask[..., Any]) -> Sequence[Ta
 
     A backoff gets what was read before the body: its connection may be unusable afterwards.
     """
-    row = signal_dispatcher.running_row(execution.claimed, execution.database)
+    row = signal_dispatcher.running_row(execution.claimed, execution.database, finds_records=task.takes_context)
     execution.make_error = partial(result_mapping.error_of, execution, task)
     execution.state = row.checkpoint
+    execution.may_replay = getattr(row, "has_records", False)
     execution.task_result = result_of(row)
     execution.has_context = task.takes_context
     return [TaskContext(task_result=execution.task_result, run=execution)] if task.takes_context else []

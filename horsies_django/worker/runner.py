@@ -8,6 +8,7 @@ from typing import Final
 
 from ..db.connection import is_visible_only_here, own_connection, pool_size
 from ..enqueue.django_result import own_logging
+from .attempt_log import keeping_attempt_logs
 from .body_connections import BodyConnections
 from .config import WorkerConfig
 from .console_logging import log_and_print
@@ -42,7 +43,8 @@ def run(
     Through ``started_registry`` the supervisor sees which executions have started. Readiness is logged and, unless
     ``verbosity`` is 0, printed to stderr whatever LOGGING says.
     """
-    with own_logging(), own_connection(config.database, worker_id, is_busy=True):
+    keeping_logs = keeping_attempt_logs(config.options.attempt_log, worker_id)
+    with own_logging(), keeping_logs, own_connection(config.database, worker_id, is_busy=True):
         inline = is_visible_only_here(config.database)
         pools = _inline_pools(config, inbox) if inline else _pools(config, inbox)
         state = RunnerState(config, worker_id, inbox, pools, report, started_registry)

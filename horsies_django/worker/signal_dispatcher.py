@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from django.db import close_old_connections, connections, reset_queries
+from django.db.models import Exists, OuterRef
 from django.dispatch import Signal
 
 from ..core.compat import task_finished, task_started
@@ -18,7 +19,7 @@ from ..core.signals import task_retrying
 from ..core.status import AttemptOutcome, TaskStatus
 from ..enqueue.django_result import result_of
 from ..enqueue.send_signals import Job, failures, send_failure, send_finished, sender_of
-from ..models import Task
+from ..models import Task, TaskStep
 from ..models.claims import ClaimedTask
 from .execution import ExecutionResult
 from .isolation import isolated
@@ -55,9 +56,12 @@ def send_started(claimed: ClaimedTask, database: str) -> None:
         task_started.send_robust(sender=sender_of(claimed.backend), task_result=result)
 
 
-def running_row(claimed: ClaimedTask, database: str) -> Task:
-    """Return the row of a task that is about to start."""
-    return Task.objects.using(database).get(pk=claimed.task_id)
+def running_row(claimed: ClaimedTask, database: str, *, finds_records: bool = False) -> Task:
+    """Return the row of a task that is about to start, with ``has_records`` if that is asked of one that ran before."""
+    rows = Task.objects.using(database)
+    if finds_records and claimed.claim > 1:
+        rows = rows.annotate(has_records=Exists(TaskStep.objects.kept().filter(task=OuterRef("pk"))))
+    return rows.get(pk=claimed.task_id)
 
 
 class SignalDispatcher:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db import OperationalError, connections, transaction
 
+from ..core.output import OutputBuffer
 from ..core.platform import resident_bytes
 from ..core.queue_policy import POLICY_COLUMNS
 from ..core.results import OperationalCode, TaskError
@@ -22,7 +23,7 @@ from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import primary_message, row_by_row
 from ..db.notifications import ANY_QUEUE, ping_after_commit, wake_after_commit
-from ..models import Heartbeat, Queue, Task, Worker, retention
+from ..models import Heartbeat, Queue, Task, TaskOutput, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
 from ..models.claims import ClaimedTask, ClaimRef, Completion, WorkerInfo
@@ -184,6 +185,11 @@ class WorkerStore:
             {execution.claimed: note for execution, note in notes.items()}, self._runner.worker_id
         )
         return {execution: note for execution, note in notes.items() if execution.task_id in written}
+
+    def save_output(self, executions: Iterable[Execution]) -> dict[OutputBuffer, int]:
+        """Store what executions have written and logged; return the number of the last chunk of each output."""
+        outputs = ((execution.claimed, output) for execution in executions if (output := execution.unsaved_output))
+        return TaskOutput.objects.using(self._config.database).save_unsaved(outputs)
 
     def save(self, ends: Sequence[Completion]) -> None:
         """Store how tasks ended. A task whose claim was lost does not change."""

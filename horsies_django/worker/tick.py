@@ -104,11 +104,14 @@ class Ticker:
         tick = Tick(has_heartbeat=is_heartbeat_due, has_resolved_doubt=is_in_doubt)
         nodes = [result for result in batch if result.claimed.workflow_id is not None]
         noted = [result.execution for result in batch if result.execution.progress is not None]
+        # An atomic body has stored its output with its result.
+        unsaved = [result.execution for result in batch if result.execution.unsaved_output and not result.is_stored]
         are_successes = all(result.completion.is_success for result in batch)
         is_one_statement = not (
             is_in_doubt
             or nodes
             or noted
+            or unsaved
             or is_heartbeat_due
             or not are_successes
             or self._has_more_than_claims()
@@ -129,6 +132,7 @@ class Ticker:
                     )
                 with self._store.pipeline() if nodes else nullcontext():
                     self._store.note_progress(noted)
+                    self._store.save_output(unsaved)
                     self._store.save([end for end in ends if not end.is_success])
                     if nodes:  # tasks that follow from these ends are claimed with the rest
                         self._store_successes(successes)
@@ -148,6 +152,7 @@ class Ticker:
                 raise
             logger.exception("results refused, storing them one by one count=%d", len(ends))
             refused = self._store.save_one_by_one(ends)
+            self._store.save_output(unsaved)
             return Tick(
                 stored=[result for result in tick.stored if result.execution.task_id not in refused],
                 refused=[result for result in tick.stored if result.execution.task_id in refused],

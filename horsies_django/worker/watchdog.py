@@ -32,7 +32,7 @@ class Watchdog:
     def __init__(self, state: RunnerState) -> None:
         self._state = state
         self._stuck: set[Execution] = set()
-        self._checked_at = -NEVER
+        self._checked_at = self._output_saved_at = -NEVER
         self._is_check_requested = False
         self._measured_at = -NEVER
 
@@ -90,13 +90,15 @@ class Watchdog:
             self._is_check_requested = True
 
     def check_claims(self) -> bool:
-        """Store the progress of running executions, and stop those whose tasks this worker does not hold any more.
+        """Store the progress and the output of running executions; stop those whose tasks this worker no longer holds.
 
         Executions that have ended and lost their tasks are marked as revoked too, for the log.
         """
         state, executions = self._state, self._state.executions
         for execution, note in state.store.note_progress(executions).items():
             execution.stored_progress = note
+        if time.monotonic() >= self._output_saved_at + CHECK_INTERVAL:
+            self.save_output()
         results = () if state.is_in_doubt else state.results.all
         ended = [result.execution for result in results if not result.is_stored]
         held = state.store.running_claims()
@@ -115,6 +117,13 @@ class Watchdog:
                     execution.interrupt()
         self._checked_at = time.monotonic()
         self._is_check_requested = False
+        return True
+
+    def save_output(self) -> bool:
+        """Store what running executions have written and logged since the last time."""
+        for output, number in self._state.store.save_output(self._state.executions).items():
+            output.mark_saved(number)
+        self._output_saved_at = time.monotonic()
         return True
 
     def check_memory(self) -> None:

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from horsies_django.core.compat import InvalidTask
 from horsies_django.core.exceptions import PayloadMismatch
 from horsies_django.management.base import QueueCommand, usage_errors
-from horsies_django.management.tasks import act, enqueue, show
+from horsies_django.management.tasks import act, enqueue, output, show
 from horsies_django.ops.inspector import Inspector, tasks
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.task_states import ALLOWED
@@ -22,6 +22,7 @@ List tasks, show them, and change them: by id, or all that match filters.
 
   horsies_task list --status failed --queue emails
   horsies_task show 01991f3e-…
+  horsies_task output 01991f3e-… --follow
   horsies_task retry 01991f3e-… 01991f3f-…
   horsies_task run --all --status scheduled --task shop.tasks.remind
   horsies_task list --status failed --older-than 7d --all --ids | horsies_task delete -
@@ -64,6 +65,10 @@ class Command(QueueCommand):
         _add_listing(self.add_action(actions, "list", "List tasks, the newest first.", _JSON))
         by_id = self.add_action(actions, "show", "Show the details of tasks.", _JSON)
         by_id.add_argument("ids", metavar="ID", nargs="+", help="Ids of tasks; - reads ids from standard input.")
+        output_parser = self.add_action(actions, "output", "Print what a task has written and logged.", _JSON)
+        output_parser.add_argument("id", metavar="ID", help="The id of the task.")
+        output_parser.add_argument("--follow", action="store_true", help="Print what comes, until the task has ended.")
+        output_parser.add_argument("--after", metavar="N", help="Start after the chunk with this sequence.")
         for name, text in _ACTS.items():
             action_parser = self.add_action(actions, name, text, _JSON)
             if name == "event":
@@ -96,6 +101,8 @@ class Command(QueueCommand):
                 show.print_list(inspector, options, self.stdout, self.stderr)
             case "show":
                 show.print_tasks(inspector, options, self.stdout, self.stderr)
+            case "output":
+                output.print_output(inspector, options, self.stdout)
             case "enqueue":
                 enqueue.enqueue(inspector, options, self.stdout)
             case action:

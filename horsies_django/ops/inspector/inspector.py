@@ -13,10 +13,13 @@ from ...core.backends import config_of, horsies_backend
 from ...core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ...core.exceptions import NotRegistered
 from ...core.ids import parse_uuid
+from ...core.mask import mask_of
 from ...core.operations import log_operation
 from ...core.registry import registry
+from ...enqueue import output
 from ...enqueue.call_builder import CallBuilder
 from ...enqueue.handle import TaskHandle
+from ...enqueue.output import OutputChunk
 from ...enqueue.task import HorsiesTask
 from ...models import Task
 from ...models.operator_actions import ENGINE_TASK_PREFIX
@@ -80,6 +83,17 @@ class Inspector:
     def show(self, id: UUID | str) -> TaskDetail | None:
         """Return everything known about a task, with its values masked; None if there is no such task."""
         return task_detail(self.rows.filter(pk=parse_uuid(id)))
+
+    def output(self, id: UUID | str, *, after: int = 0, follow: bool = False) -> Iterator[OutputChunk] | None:
+        """Return what a task has written and logged, masked; None if there is no such task.
+
+        With ``follow``, the iterator waits for more until the task has ended. Raises ValueError for a bad ``after``.
+        """
+        key = parse_uuid(id)
+        if (name := self.rows.filter(pk=key).values_list("task_name", flat=True).first()) is None:
+            return None
+        mask, chunks = mask_of(name), (output.follow if follow else output.read)(self.database, key, after)
+        return (output.masked(chunk, mask) for chunk in chunks)
 
     # Acting.
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce
 
@@ -19,12 +18,12 @@ from ...core.ids import uuid7s
 from ...core.limits import declared_terms
 from ...core.retry import RetryPolicy
 from ...core.status import TaskStatus
-from ...db import postgres
 from ...db.expressions import NowPlus, ValueByPk
 from ...db.inserts import insert_values
 from ...db.notifications import wake_after_commit
 from ...db.now import Now
 from ...db.on_commit import on_commit_robust
+from ...db.sent_rows import json_rows
 from ...db.statements import Statement
 from ...models import Limit, Task, WorkflowTask
 from ...models.claims import TaskRoute
@@ -187,10 +186,8 @@ def insert_nodes(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
     first = rows[0]
     varying = [name for name, value in first.items() if not all(_is_same(row[name], value) for row in rows)]
     fields = {name: WorkflowTask._meta.get_field(name) for name in varying}
-    source_of = _postgres_source if connections[database].vendor == "postgresql" else _sqlite_source
     for start in range(0, len(rows), _BATCH if varying else 1):
-        template, source = source_of(fields, rows[start : start + _BATCH], database) if varying else ("", None)
-        columns = {name: Statement(template.format(name)) for name in varying}
+        columns, source = json_rows(database, fields, rows[start : start + _BATCH]) if varying else ({}, None)
         insert_values(WorkflowTask, {**first, **columns}, database, source=source).run(database)
 
 
@@ -199,34 +196,3 @@ def _is_same(value: Any, first: Any) -> bool:
     if value is first or value != first:
         return value is first
     return not isinstance(value, dict | list) or not value or json.dumps(value) == json.dumps(first)
-
-
-def _postgres_source(fields: Mapping[str, Any], rows: Sequence[Any], database: str) -> tuple[str, Statement]:
-    types = {name: _type(field, database) for name, field in fields.items()}
-    text = json.dumps([{name: row[name] for name in fields} for row in rows], default=_plain)
-    return 'sent."{}"', postgres.records(types, text)
-
-
-def _sqlite_source(fields: Mapping[str, Any], rows: Sequence[Any], database: str) -> tuple[str, Statement]:
-    """JSON columns are stored as they arrive; other values are converted for storage before."""
-    connection = connections[database]
-
-    def stored(name: str, value: Any) -> Any:
-        is_json = isinstance(fields[name], models.JSONField)
-        return value if is_json else fields[name].get_db_prep_save(value, connection)
-
-    text = json.dumps([{name: stored(name, row[name]) for name in fields} for row in rows])
-    return "json_extract(value, '$.{}')", Statement("json_each(%s)", (text,))
-
-
-def _type(field: Any, database: str) -> str:
-    type_: str = field.db_type(connections[database])
-    return type_.removesuffix(" CHECK").split(" ")[0] if isinstance(field, models.IntegerField) else type_
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds()} seconds"
-    return str(value)
