@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from tests.steps.conftest import run_script, send_script  # noqa: F401  # fixtures
+from tests.steps.conftest import read_entries, run_script, send_script  # noqa: F401  # fixtures
 
 
 @pytest.fixture

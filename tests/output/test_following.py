@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from horsies_django import TaskHandle, TaskStatus
 from horsies_django.testing import drain
@@ -14,6 +15,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 async def collect(handle, after=0):
     return [chunk.data async for chunk in handle.follow(after)]
+
+
+@async_to_sync  # sync code runs on this thread's connection
+async def run(awaitable):
+    return await asyncio.wait_for(awaitable, 60)
 
 
 def test_a_reader_follows_a_task_until_its_end(worker, tmp_path):
@@ -29,7 +35,7 @@ def test_a_reader_follows_a_task_until_its_end(worker, tmp_path):
             (tmp_path / str(len(seen))).touch()
         return seen
 
-    assert asyncio.run(asyncio.wait_for(read(), 60)) == [(1, "line 0\n"), (2, "line 1\n"), (3, "line 2\n")]
+    assert run(read()) == [(1, "line 0\n"), (2, "line 1\n"), (3, "line 2\n")]
     assert handle.status() == TaskStatus.COMPLETED
 
 
@@ -37,22 +43,22 @@ def test_a_reader_of_a_task_that_has_ended_gets_all_and_stops():
     handle = jobs.writes.send(list(range(2_500)))
     drain()
 
-    assert asyncio.run(asyncio.wait_for(collect(handle), 60)) == list(range(2_500))
-    assert asyncio.run(asyncio.wait_for(collect(handle, 2_499), 60)) == [2_499]
-    assert asyncio.run(asyncio.wait_for(collect(handle, 2_500), 60)) == []
+    assert run(collect(handle)) == list(range(2_500))
+    assert run(collect(handle, 2_499)) == [2_499]
+    assert run(collect(handle, 2_500)) == []
 
 
 def test_a_reader_of_a_task_that_does_not_exist_stops():
     missing = TaskHandle("00000000-0000-7000-8000-000000000000")
 
-    assert asyncio.run(asyncio.wait_for(collect(missing), 60)) == []
+    assert run(collect(missing)) == []
 
 
 def test_a_bad_sequence_is_named_by_follow():
     handle = jobs.writes.send(["a"])
 
     with pytest.raises(ValueError, match="after is -1; allowed: the sequence of a chunk, or 0"):
-        asyncio.run(collect(handle, -1))
+        run(collect(handle, -1))
 
 
 def test_readers_at_different_places_each_get_what_they_lack(worker, tmp_path):
@@ -66,7 +72,7 @@ def test_readers_at_different_places_each_get_what_they_lack(worker, tmp_path):
         readers = [asyncio.create_task(collect(handle, after)) for after in (0, 1, 2)]
         for number in (2, 3):
             (tmp_path / str(number)).touch()
-        return await asyncio.wait_for(asyncio.gather(*readers), 60)
+        return await asyncio.gather(*readers)
 
     lines = [f"line {number}\n" for number in range(4)]
-    assert asyncio.run(read()) == [lines, lines[1:], lines[2:]]
+    assert run(read()) == [lines, lines[1:], lines[2:]]

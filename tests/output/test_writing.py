@@ -1,13 +1,17 @@
 """What bodies write: its order, its limit, its attempts, and what it costs."""
 
-import asyncio
-
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import OutputChunk, TaskHandle, TaskStatus
+from horsies_django.core.output import OutputBuffer
+from horsies_django.core.status import OutputKind
+from horsies_django.exceptions import TaskRevoked
 from horsies_django.models import Task, TaskOutput
+from horsies_django.models.claims import ClaimedTask
+from horsies_django.models.transitions import CLAIMED_COLUMNS
 from horsies_django.testing import drain, immediate, task_context
 from tests.output import jobs
 
@@ -44,7 +48,7 @@ def test_a_reader_gets_what_follows_a_sequence():
 
     assert data(handle, after=1) == ["b", "c"]
     assert data(handle, after=3) == []
-    assert [chunk.data for chunk in asyncio.run(handle.aoutput(2))] == ["c"]
+    assert [chunk.data for chunk in async_to_sync(handle.aoutput)(2)] == ["c"]
 
 
 @pytest.mark.parametrize("after", [-1, "1", 1.0, True, None, 2**31])
@@ -131,7 +135,7 @@ def test_a_chunk_that_is_no_json_is_refused_at_the_call(run_script, chunk, error
 def test_write_is_a_checkpoint(run_script):
     def body(context):
         Task.objects.filter(pk=context.run.task_id).cancel(include_running=True)
-        context.run.request_stop(__import__("horsies_django.exceptions", fromlist=["TaskRevoked"]).TaskRevoked)
+        context.run.request_stop(TaskRevoked)
         context.write("too late")
 
     handle = run_script(body)
@@ -207,10 +211,6 @@ def test_a_task_that_was_claimed_again_gets_nothing_more(run_script):
 def test_a_chunk_is_stored_once_however_often_it_is_saved():
     handle = jobs.writes.send(["a"])
     drain()
-    from horsies_django.core.output import OutputBuffer
-    from horsies_django.core.status import OutputKind
-    from horsies_django.models.claims import ClaimedTask
-    from horsies_django.models.transitions import CLAIMED_COLUMNS
 
     row = ClaimedTask._make(Task.objects.filter(pk=handle.id).values_list(*CLAIMED_COLUMNS).get())
     claimed = row._replace(claim=row.claim - 1, attempt=row.attempt - 1)
