@@ -52,6 +52,7 @@ NOT_RUN = {
     'test -n "$(find /run/shop/worker-heartbeat -mmin -1)"': (
         f"it {NO_WORKER}: tests/test_deploying.py runs it with one"
     ),
+    "python manage.py horsies_task output ID --follow": "it follows the task of this test, which waits for a day",
     "python manage.py db_worker --batch --queue-name '*'": "a command of django-tasks-db, not of this package",
     "python manage.py procrastinate worker": "a command of procrastinate, not of this package",
     'python -m tests.private_names "django==6.2a1"': "that version does not exist yet, and it needs mypy",
