@@ -11,6 +11,7 @@ from horsies_django.core.compat import task_backends
 from horsies_django.core.limits import RATE_ALLOWED
 from horsies_django.core.options import (
     AdminOptions,
+    AttemptLogOptions,
     DefaultOptions,
     EmbeddedOptions,
     MetricsOptions,
@@ -54,6 +55,20 @@ RULES = [
     ((), "exception_mapper", MAPPER, [None, [], {5: "CODE"}, {"no.such.Error": "CODE"}, {OSError: "WORKER_CRASHED"}]),
     ((), "middleware", "a list of dotted paths, the outermost first", [5, None, "a.b", ["undotted"], [5]]),
     ((), "max_payload_bytes", *whole(1_024, 250_000_000, ", or None (no limit)")),
+    ((), "max_output_bytes", *whole(1_024, 250_000_000)),
+    (
+        ("attempt_log",),
+        "level",
+        "'DEBUG' or 'INFO' or 'WARNING' or 'ERROR' or 'CRITICAL'",
+        ["LOUD", "info", 20, True, None],
+    ),
+    (("attempt_log",), "max_bytes", *whole(1_024, 16_777_216)),
+    (
+        ("attempt_log",),
+        "loggers",
+        'a list of names of loggers, like "shop"',
+        ["shop", [""], ["."], ["shop."], [7], True, None],
+    ),
     ((), "project", "at most 100 letters, digits, '.', '_' or '-'", [5, None, "a project", "x" * 101]),
     (
         (),
@@ -204,13 +219,14 @@ def test_a_wrong_value_is_one_error_with_its_path_the_allowed_values_and_a_hint(
         (("worker",), WorkerOptions),
         (("defaults",), DefaultOptions),
         (("embedded",), EmbeddedOptions),
+        (("attempt_log",), AttemptLogOptions),
         (("admin",), AdminOptions),
         (("metrics",), MetricsOptions),
     ],
 )
 def test_the_rules_of_this_file_cover_every_option(section, kind):
     sections = (
-        {"queues", "recovery", "retention", "worker", "embedded", "defaults", "admin", "metrics"}
+        {"queues", "recovery", "retention", "worker", "embedded", "defaults", "attempt_log", "admin", "metrics"}
         if kind is Options
         else set()
     )
