@@ -100,6 +100,7 @@ def end_wait(handle):
 
 @given(programs(), FAULTS)
 @FEW
+@pytest.mark.slow
 def test_a_function_does_what_the_plain_interpreter_does(program, faults):
     check(program, **faults, is_async=False)
 
