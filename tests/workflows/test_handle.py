@@ -232,6 +232,7 @@ def _end_by_hand(handle):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_waiting_threads_query_as_often_as_two(queries):
     handles = [held().start() for _ in range(50)]
     queries.clear()
@@ -263,6 +264,7 @@ def _connections():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_waiting_coroutines_hold_no_threads(queries):
     handles = [held().start() for _ in range(50)]
     queries.clear()
