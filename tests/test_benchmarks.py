@@ -346,6 +346,7 @@ def test_an_unknown_commit_is_reported_with_the_reason(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_failed_renewal_keeps_the_old_environment(tmp_path):
     peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
     venv_dir = venv_path(peer, tmp_path)

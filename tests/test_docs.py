@@ -203,7 +203,10 @@ def test_the_readme_shows_how_to_install_the_package_before_how_to_use_it():
     assert section.startswith("```sh\npip install horsies-django\n```\n")
 
 
-EXAMPLES = ["workflows-tutorial", "from-celery", "from-asynq", "from-umbral", "unique"]
+EXAMPLES = [
+    *(pytest.param(page, marks=pytest.mark.slow) for page in ("workflows-tutorial", "from-celery")),
+    *("from-asynq", "from-umbral", "unique"),
+]
 
 
 @pytest.mark.once

@@ -36,7 +36,11 @@ def imported(apps: list[str]) -> set[str]:
     return set(json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout))
 
 
-@pytest.mark.parametrize(("apps", "limit"), [(AUTH, 190), (ADMIN, 211)], ids=["without the admin", "with the admin"])
+@pytest.mark.parametrize(
+    ("apps", "limit"),
+    [pytest.param(AUTH, 190, marks=pytest.mark.slow), (ADMIN, 211)],
+    ids=["without the admin", "with the admin"],
+)
 def test_the_start_of_django_imports_few_modules(apps, limit):
     new = imported([*apps, "horsies_django"]) - imported(apps)
 

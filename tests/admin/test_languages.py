@@ -244,6 +244,7 @@ def test_the_pages_are_translated_and_have_no_english_text(language, visit):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.slow
 def test_german_pages_are_german(visit):
     pages = {name: texts_on(html) for name, html in visit("de").items()}
 
@@ -374,7 +375,7 @@ def last_due():
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("language", FOREIGN)
+@pytest.mark.parametrize("language", ["en", "de", pytest.param("tr", marks=pytest.mark.nightly)])
 def test_every_number_of_every_page_is_written_as_in_the_language(language, many_rows, admin_client):
     comma = "," if language == "en" else "."
     ungrouped = re.compile(

@@ -77,6 +77,7 @@ def failed_tasks(count, **columns):
 
 
 @pytest.mark.parametrize("action", PERMISSIONS)
+@pytest.mark.slow
 def test_each_action_needs_its_own_permission_in_the_list_and_on_the_page(staff, action):
     handle = task_for(action)
     before = state(handle)

@@ -366,6 +366,7 @@ def test_searching_an_id_finds_a_task_of_any_kind(staff, kinds):
 
 
 @pytest.mark.parametrize("status", TaskStatus.values)
+@pytest.mark.once
 def test_the_filter_by_state_has_each_status_too(staff, status):
     for each in TaskStatus.values:
         columns = {"claimed_at": NOW, "claimed_by_worker_id": "w"} if each in ("CLAIMED", "RUNNING") else {}

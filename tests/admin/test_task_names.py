@@ -206,7 +206,9 @@ def test_only_users_who_may_view_tasks_see_the_pages(client, url):
     assert log_in(client, "view_task").get(url).status_code == 200
 
 
-@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize(
+    "period", [period if period in ("1h", "7d") else pytest.param(period, marks=pytest.mark.slow) for period in PERIODS]
+)
 def test_the_number_of_statements_does_not_grow_with_the_history(admin_client, group, period):
     def statements():
         with CaptureQueriesContext(connection) as queries:

@@ -241,6 +241,7 @@ def test_the_nodes_of_one_box_are_listed_failed_first(staff):
         assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, kind
 
 
+@pytest.mark.slow
 def test_paging_through_the_nodes_of_one_box_shows_each_node_once(staff):
     states = ["COMPLETED", "FAILED", "RUNNING"] * 140
     fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
@@ -665,6 +666,7 @@ def test_retry_counts_the_nodes_of_a_selected_subworkflow_once(staff, drain):
     assert states(outer) == {"sub": "RUNNING", "x": "ENQUEUED"}
 
 
+@pytest.mark.slow
 def test_retry_of_all_matching_workflows_reports_the_number_of_nodes(staff, monkeypatch, drain):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     monkeypatch.setattr(WorkflowAdmin, "batch", 1)
@@ -743,6 +745,7 @@ def test_retry_is_offered_only_where_nodes_would_run_again(staff, drain):
 # Permissions.
 
 
+@pytest.mark.slow
 def test_each_action_needs_its_own_permission(staff, drain):
     handle = start_and_drain(Workflow("w", [fail.node()(), wait_for_event("e")], on_error=OnError.PAUSE), drain)
     assert handle.status() == "PAUSED"

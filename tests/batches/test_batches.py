@@ -169,6 +169,7 @@ def test_a_retry_of_one_call_leaves_all_other_calls_as_they_are(drain, tmp_path,
     assert callback_result(handle, "on_complete").is_ok()
 
 
+@pytest.mark.slow
 def test_retries_of_all_failed_calls_one_by_one_complete_a_batch(drain, tmp_path):
     path = tmp_path / "there"
     handle = start_batch(*[(jobs.fail_unless, str(path))] * 3, on_success=jobs.note.node()(key="yes"))
@@ -295,6 +296,7 @@ def test_a_paused_batch_takes_calls_and_runs_them_once_it_is_resumed(drain):
     assert handle.get(timeout=0).unwrap() == [2, 4]
 
 
+@pytest.mark.slow
 def test_a_batch_of_thousands_of_calls_takes_as_many_statements_as_a_small_one():
     def cost(count):
         batch = Batch("many")

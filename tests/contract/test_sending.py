@@ -230,7 +230,7 @@ RICH_VALUES = st.recursive(
 
 
 @given(RICH_VALUES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_rich_value_is_unchanged_after_encoding_and_decoding(value):
     import json
 

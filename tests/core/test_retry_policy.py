@@ -270,7 +270,7 @@ POLICIES = st.builds(
 
 
 @given(POLICIES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_policy_survives_a_round_trip_through_json(policy):
     stored = json.dumps(policy.as_json())
 

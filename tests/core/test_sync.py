@@ -35,6 +35,7 @@ print("all received")
 """
 
 
+@pytest.mark.slow
 def test_a_signal_handler_can_wake_the_wait_that_it_interrupts() -> None:
     """With threading.Event this deadlocks within some ten thousand rounds."""
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60)

@@ -258,7 +258,7 @@ def is_storable(value):
 
 @pytest.mark.django_db
 @given(value=VALUES, by_name=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_value_is_refused_by_name_or_stored_unchanged(value, by_name):
     before = Task.objects.count()
     args, kwargs = ([], {"value": value}) if by_name else ([value], {})

@@ -350,7 +350,7 @@ def assert_same(one, other):
 
 @pytest.mark.django_db
 @given(kwargs=st.fixed_dictionaries({"a": VALUES}, optional={"b": VALUES, "c": VALUES}), options=OPTIONS)
-@hypothesis.settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis.settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_send_many_writes_the_same_row_as_send(kwargs, options):
     job = jobs.triple.with_options(**options)
 

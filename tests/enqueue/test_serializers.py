@@ -84,7 +84,7 @@ def round_trip(value, *, typed):
 
 
 @given(VALUES)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_rich_value_round_trips_with_its_type(value):
     decoded = round_trip(value, typed=True)
 
@@ -92,7 +92,7 @@ def test_any_rich_value_round_trips_with_its_type(value):
 
 
 @given(PLAIN)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plain_value_round_trips_in_both_serializers(value):
     plain, typed = round_trip(value, typed=False), round_trip(value, typed=True)
 
@@ -113,7 +113,7 @@ def test_any_rich_value_round_trips_through_a_row(value):
 
 
 @given(st.text(st.sampled_from("\0\ud800\udfffé\\ux0") | st.characters(), max_size=60), st.integers(1, 40))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_clean_text_returns_storable_text_and_keeps_the_end(text, limit):
     cleaned = clean_text(text, limit)
 

@@ -283,6 +283,7 @@ def test_schedules_by_hand_that_this_code_can_send_break_nothing():
         ({"task_name": "tests.jobs.tasks.noop", "kwargs": []}, "a list is stored in the place of a dict"),
     ],
 )
+@pytest.mark.once
 def test_a_schedule_by_hand_that_this_code_can_not_send_would_break(settings, columns, reason):
     row = schedule("nightly", **columns)
     use_backend(settings, QUEUES=["default"])
@@ -344,6 +345,7 @@ def test_a_workflow_in_flight_of_which_everything_is_known_breaks_nothing():
         ("add", {"queue_name": "gone"}, "queue: gone: no backend has this queue in its QUEUES"),
     ],
 )
+@pytest.mark.once
 def test_a_node_in_flight_that_this_code_can_not_run_would_break(settings, node_id, columns, line):
     handle = start_workflow()
     change(node_id, **columns)

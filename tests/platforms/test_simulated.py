@@ -6,6 +6,7 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
+from django.db import connection
 
 from tests.conftest import ROOT
 
@@ -21,10 +22,16 @@ TESTS = [
 #: Modules of tasks that these tests use: others need Linux.
 MODULES = ["tests.contract.jobs", "tests.enqueue.jobs", "tests.testing.jobs", "tests.worker.lifecycle.jobs"]
 
+#: Each on one database; at night on the other too.
+SYSTEMS = [
+    pytest.param(system, marks=() if connection.vendor == vendor else pytest.mark.nightly)
+    for system, vendor in (("macos", "postgresql"), ("windows", "sqlite"))
+]
+
 
 @pytest.mark.slow
 @pytest.mark.django_db  # runs on both databases
-@pytest.mark.parametrize("system", ["macos", "windows"])
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_sending_draining_and_the_worker_do_without_what_the_system_has_not(system):
     url = os.environ["DATABASE_URL"]
     if not url.startswith("sqlite:"):  # SQLite's file has the process's id in its name

@@ -26,7 +26,7 @@ from tests.release.upgrade_project import (
 
 WHEELS = sorted((Path(__file__).parent / "wheels").glob("*.whl"))
 
-VENDORS = ["sqlite", "postgresql"]
+VENDORS = [pytest.param("sqlite", marks=pytest.mark.nightly), "postgresql"]
 
 #: The commands that need the tables, with their flags.
 COMMANDS = (
@@ -96,6 +96,7 @@ def releases(request, old, new, tmp_path) -> Iterator[tuple[Release, Release]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("releases", ["sqlite", "postgresql"], indirect=True)
 def test_the_old_code_runs_on_the_new_schema(releases):
     old, new = releases
     new.manage("migrate -v0")

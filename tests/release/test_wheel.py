@@ -119,6 +119,7 @@ def test_the_source_distribution_has_the_files_of_its_tests(distributions):
     assert {*expected, "manage.py", "tox.ini", "pyproject.toml", "LICENSE", "README.md"} <= names_in(distributions[0])
 
 
+@pytest.mark.nightly
 def test_tests_run_from_the_source_distribution(distributions, tmp_path):
     with tarfile.open(distributions[0]) as archive:
         archive.extractall(tmp_path, filter="data")

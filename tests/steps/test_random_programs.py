@@ -100,6 +100,7 @@ def end_wait(handle):
 
 @given(programs(), FAULTS)
 @FEW
+@pytest.mark.slow
 def test_a_function_does_what_the_plain_interpreter_does(program, faults):
     check(program, **faults, is_async=False)
 
@@ -137,7 +138,7 @@ WHOLE = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_program_that_dies_at_each_point_does_what_the_plain_interpreter_does(is_async):
     whole = [*WHOLE, ("gather", [("step", "a"), ("fail", "b"), ("step", "c")])] if is_async else WHOLE
     for point in range(1, 50):

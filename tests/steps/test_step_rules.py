@@ -48,6 +48,7 @@ def error_of(handle):
         lambda context: context.restart(),
     ],
 )
+@pytest.mark.once
 def test_a_step_s_function_must_not_call_steps_or_waits(run_script, entries, call):
     handle = run_script(lambda context: context.step("outer", call, context))
 
@@ -78,6 +79,7 @@ def test_a_step_inside_a_transaction_is_refused(run_script, entries):
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", 7, "event:x", "patch:x", "workflow:x", "sleep"])
+@pytest.mark.once
 def test_a_bad_name_is_refused(run_script, entries, name):
     error = error_of(run_script(lambda context: context.step(name, note, "x")))
 

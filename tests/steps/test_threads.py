@@ -107,6 +107,7 @@ def test_child_tasks_get_one_answer_from_patched(run_script):
 
 
 @pytest.mark.parametrize("name", ["", None, 7])
+@pytest.mark.once
 def test_bad_names_of_events_and_patches_are_refused(run_script, name):
     for call in ("wait_event", "patched"):
         message = run_script(lambda context, call=call: getattr(context, call)(name)).get(0).err_value.message

@@ -239,6 +239,7 @@ class DrainInATestCase(DrainCases, TestCase):
         assert keys() == []
 
 
+@pytest.mark.slow
 class DrainInATransactionTestCase(DrainCases, TransactionTestCase):
     pass
 

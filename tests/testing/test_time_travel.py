@@ -128,6 +128,7 @@ class TravelInATestCase(TravelCases, TestCase):
     pass
 
 
+@pytest.mark.slow
 class TravelInATransactionTestCase(TravelCases, TransactionTestCase):
     pass
 

@@ -173,6 +173,7 @@ def test_replacement_runners_are_forked(worker):
     wait_until(lambda: {name_of(pid) for pid in children(process.process.pid)} == {"horsies-forker", "horsies-runner"})
 
 
+@pytest.mark.slow
 def test_no_fork_starts_runners_without_a_fork_server(worker):
     process = worker("--no-fork", "-v0")
 

@@ -479,6 +479,7 @@ def test_a_completed_node_can_not_be_retried(drain):
     assert times("chain first") == 1
 
 
+@pytest.mark.slow
 def test_a_workflow_completes_after_repeated_pauses_and_retries(drain):
     handle = Workflow("retry", chain(fails=1)).start()
     for _ in range(4):

@@ -119,6 +119,7 @@ def outcomes(waiters):
 # Waiting.
 
 
+@pytest.mark.parametrize(("worker_env", "get"), [("notifications", "get"), ("polling", "aget")], indirect=True)
 def test_get_returns_the_outcome_of_the_workflow(worker, worker_env, get):
     worker("-v0", **worker_env)
     good, bad, pausing = one(), failing(), Workflow("pausing", {"no": bodies.fail.node()()}, on_error=OnError.PAUSE)
@@ -129,6 +130,7 @@ def test_get_returns_the_outcome_of_the_workflow(worker, worker_env, get):
     assert results[1].err.message == "no"
 
 
+@pytest.mark.slow
 def test_each_of_two_runners_notifies_waiting_callers(worker, listener, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
     wait_until(lambda: all_runners_notify(listener, 2))
@@ -230,6 +232,7 @@ def _end_by_hand(handle):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_waiting_threads_query_as_often_as_two(queries):
     handles = [held().start() for _ in range(50)]
     queries.clear()
@@ -261,6 +264,7 @@ def _connections():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_waiting_coroutines_hold_no_threads(queries):
     handles = [held().start() for _ in range(50)]
     queries.clear()
@@ -660,6 +664,7 @@ def test_workflows_can_be_nested_up_to_the_limit(drain):
     assert max(WorkflowRow.objects.values_list("depth", flat=True)) == 31
 
 
+@pytest.mark.slow
 def test_one_level_beyond_the_limit_fails_and_names_the_definition(drain):
     handle = start_and_drain(bodies.Deep.build_with(left=32), drain)
 

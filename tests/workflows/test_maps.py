@@ -125,6 +125,7 @@ def test_a_condition_can_skip_a_map(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_map_runs_a_thousand_items(drain):
     source = bodies.echo.node(node_id="source")(value=list(range(1_000)))
     each = bodies.echo.map(over=source, node_id="each")

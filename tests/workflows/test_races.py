@@ -55,12 +55,10 @@ def count_simultaneous_ends(keys):
     return count
 
 
-SLOW = pytest.mark.slow
+NIGHTLY = pytest.mark.nightly
 
 
-@pytest.mark.parametrize(
-    ("count", "trees"), [(30, 3), pytest.param(500, 500, marks=SLOW), pytest.param(500, 5, marks=SLOW)]
-)
+@pytest.mark.parametrize(("count", "trees"), [(30, 3), pytest.param(500, 500, marks=NIGHTLY), (500, 5)])
 def test_a_diamond_completes_once_when_two_workers_end_its_sides_at_once(worker, tmp_path, count, trees):
     """Each diamond is a workflow of its own, or several share one."""
     keys = [f"d{number}" for number in range(count)]
@@ -178,7 +176,7 @@ def let_all_end(runs):
     wait_until(is_done, 120, "all have ended")
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(60, marks=SLOW)])
+@pytest.mark.parametrize("count", [8, pytest.param(60, marks=NIGHTLY)])
 def test_user_actions_that_race_with_workers_neither_deadlock_nor_lose_nodes(worker, count):
     """Four threads pause, resume, cancel, retry and send events to workflows while workers run them."""
     before = count_deadlocks() if connection.vendor == "postgresql" else 0

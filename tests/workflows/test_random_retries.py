@@ -55,6 +55,7 @@ def run_to_the_end(handle, drain):
     st.sampled_from(OnError),
 )
 @settings(EXAMPLES, max_examples=3)
+@pytest.mark.slow
 def test_random_pauses_cancels_and_retries_lose_no_node(drain, nodes, actions, on_error):
     handle = build_workflow(nodes, uuid4().hex, on_error).start()
 

@@ -38,8 +38,11 @@ ENDS = [
     ({"status": "COMPLETED", "result": {"err": ERROR}}, "NO"),
     ({"status": "FAILED", "result": {"ok": 5}, "error_code": "NO"}, None),
     *(
-        ({"status": "COMPLETED", "result": garbage}, "RESULT_DESERIALIZATION_ERROR")
-        for garbage in ({}, "ok", ["ok"], 7, Value(None, JSONField()), {"err": "NO"}, {"ok": 5, "err": {}})
+        pytest.param({"status": "COMPLETED", "result": garbage}, "RESULT_DESERIALIZATION_ERROR", marks=marks)
+        for garbage, marks in (
+            *((value, ()) for value in ({}, Value(None, JSONField()))),
+            *((value, pytest.mark.slow) for value in ("ok", ["ok"], 7, {"err": "NO"}, {"ok": 5, "err": {}})),
+        )
     ),
 ]
 

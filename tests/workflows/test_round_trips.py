@@ -232,7 +232,7 @@ SHAPES = (
     pauses,
 )
 
-QUICK_SHAPES = {chains, diamonds, skips, failing_nested, branches}
+QUICK_SHAPES = {diamonds, failing_nested, branches}
 
 
 def everything():

@@ -308,6 +308,7 @@ def test_enqueue_returns_the_result_of_the_shared_task(drain):
     assert results[0].return_value == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_loses_no_call(worker, tmp_path):
     worker("--processes", "1")
     handles = jobs.kill_runner_once.send_many({"path": str(tmp_path / "died"), "value": value} for value in (1, 2))

@@ -184,7 +184,7 @@ def test_a_retention_by_state_overrides_that_of_the_levels_above(settings, drain
 @pytest.mark.parametrize(
     "hostile", ["1e400", "-1", '"3h"', "null", "true", "[5]", '{"completed": 5}', "3153600001", "9" * 5_000]
 )
-@pytest.mark.parametrize("form", ['{"failed": %s}', "%s"])
+@pytest.mark.parametrize("form", ['{"failed": %s}', pytest.param("%s", marks=pytest.mark.slow)])
 def test_an_invalid_retention_in_a_row_is_ignored(drain, hostile, form):
     handle = jobs.failing.using(queue_name="odd").send()
     Queue.objects.named("odd")

@@ -279,7 +279,7 @@ def test_the_async_cancel_methods_cancel_a_task(drain):
 @pytest.mark.parametrize("include_running", [False, True])
 def test_no_task_runs_after_cancel_returned_true(worker, include_running):
     worker("--threads", "4", "--prefetch", "8")
-    handles = write.send_many({"key": f"task {number}"} for number in range(300))
+    handles = write.send_many({"key": f"task {number}"} for number in range(150))
     reported = {}
 
     for number, handle in enumerate(handles):

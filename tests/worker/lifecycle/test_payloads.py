@@ -191,6 +191,7 @@ def test_an_error_text_of_ten_mebibytes_is_truncated_before_it_is_stored(drain, 
     assert handles[0].get(0).err.message.endswith("the end")
 
 
+@pytest.mark.slow
 def test_a_task_with_thousands_of_attempts_can_run_again(drain):
     handle = tasks.flaky.send("many", 1)
     drain()

@@ -151,6 +151,7 @@ def test_pausing_and_resuming_take_effect_within_a_second(worker):
     wait_until(lambda: not Task.objects.pending().exists(), SOON)
 
 
+@pytest.mark.slow
 def test_a_rate_limit_spreads_task_starts_evenly_across_runners(worker):
     Queue.objects.named("default").set(rate_limit="20/s, 5")
     tasks.noop.send_many({} for _ in range(65))
