@@ -94,11 +94,11 @@ class Mask:
     def apply_to_output(self, data: Any, *, is_log: bool) -> Any:
         """Return a chunk of output with everything sensitive masked.
 
-        A text has no names by which parts of it could be masked: it is masked whole if the task has ``sensitive``.
+        If the task has ``sensitive``, all but a dict is masked whole: it has no names by which to mask parts of it.
         """
-        if self._sensitive and is_log and isinstance(data, dict):
-            return {**data, "message": MASKED}
-        return MASKED if self._sensitive and isinstance(data, str) else self.apply_deep("output", data)
+        if self._sensitive and not isinstance(data, dict):
+            return MASKED
+        return {**data, "message": MASKED} if self._sensitive and is_log else self.apply_deep("output", data)
 
     def quote(self, name: str, value: Any) -> str:
         """Return a value for an error message: its masked repr, shortened, and its type."""

@@ -11,6 +11,9 @@ from typing import Any, Final, NamedTuple
 from .serialization import dumps
 from .status import OutputKind
 
+#: Bytes that each chunk counts besides its data: those of its row.
+ROW_BYTES: Final = 100
+
 #: The note that follows the last bytes of a kind that one run may store.
 CUT: Final = "[cut: more than {limit:,} bytes]"
 
@@ -18,18 +21,17 @@ CUT: Final = "[cut: more than {limit:,} bytes]"
 class Chunk(NamedTuple):
     """A part of the output. ``number`` counts from 1 within a run.
 
-    ``size`` is in bytes; ``written_at`` is a time of the monotonic clock, in seconds.
+    ``written_at`` is a time of the monotonic clock, in seconds.
     """
 
     number: int
     kind: OutputKind
     data: Any
-    size: int
     written_at: float
 
 
 class OutputBuffer:
-    """The output of a run in its order, at most ``limits`` bytes of each kind.
+    """The output of a run in its order, at most ``limits`` bytes of each kind: of text in UTF-8, and of other JSON.
 
     Threads of the body add to it without a lock, which an interrupt of the body could leave locked.
     """
@@ -39,7 +41,7 @@ class OutputBuffer:
     def __init__(self, limits: Mapping[OutputKind, int]) -> None:
         self._limits = limits
         self._sizes = dict.fromkeys(limits, 0)
-        self._added: deque[tuple[OutputKind, Any, int, float]] = deque()
+        self._added: deque[tuple[OutputKind, Any, float]] = deque()
         self._unsaved: list[Chunk] = []
         self._count = 0
         self._lock = Lock()
@@ -56,13 +58,13 @@ class OutputBuffer:
         limit, size = self._limits[kind], self._sizes[kind]
         if self.is_closed or size > limit:
             return
-        text = data.encode() if isinstance(data, str) else dumps(data).encode()
-        self._sizes[kind] = size + len(text)
-        if size + len(text) > limit:
-            if isinstance(data, str) and (head := text[: limit - size].decode(errors="ignore")):
-                self._added.append((kind, head, len(head), time.monotonic()))
+        text = (data if isinstance(data, str) else dumps(data)).encode()
+        self._sizes[kind] = size + len(text) + ROW_BYTES
+        if self._sizes[kind] > limit:
+            if isinstance(data, str) and (head := text[: max(0, limit - size - ROW_BYTES)].decode(errors="ignore")):
+                self._added.append((kind, head, time.monotonic()))
             data = CUT.format(limit=limit)
-        self._added.append((kind, data, len(text), time.monotonic()))
+        self._added.append((kind, data, time.monotonic()))
 
     def unsaved(self) -> list[Chunk]:
         """Return what is not marked as saved."""

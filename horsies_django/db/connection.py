@@ -102,3 +102,19 @@ def is_visible_only_here(alias: str) -> bool:
     connection = connections[alias]
     has_other_settings = identity_of(connection.settings_dict) != identity_of(connections.settings[alias])
     return connection.in_atomic_block or is_in_memory(alias) or has_other_settings
+
+
+@contextmanager
+def without_waiting(alias: str) -> Iterator[None]:
+    """On SQLite, let a statement of this block that would wait for the writer fail at once: see ``errors.is_blocked``."""
+    if connections[alias].vendor != "sqlite":
+        yield
+        return
+    with connections[alias].cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout")
+        (milliseconds,) = cursor.fetchone()
+        cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            yield
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {milliseconds:d}")

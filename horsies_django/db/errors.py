@@ -59,6 +59,12 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, Error) and sqlstate(error) == READ_ONLY
 
 
+def is_blocked(error: BaseException) -> bool:
+    """Whether another transaction held a lock for too long; on SQLite, the only lock that there is."""
+    name = getattr(error.__cause__, "sqlite_errorname", "")
+    return sqlstate(error) == LOCK_NOT_AVAILABLE or name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
 def is_notify_queue_full(error: BaseException) -> bool:
     """Whether a commit failed because the server's queue of notifications is full. The code is that of any limit."""
     diagnosis = getattr(error.__cause__ or error, "diag", None)  # Django's error, or psycopg's own

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import Error
-from django.db.models import OuterRef, Q, Subquery, TextField
-from django.db.models.functions import Cast, Coalesce
+from django.db.models import Q, TextField
+from django.db.models.functions import Cast
 
 from ..core.mask import Mask
 from ..core.status import TASK_TERMINAL_STATES, OutputKind
@@ -92,9 +92,8 @@ def read_news(database: str, places: Sequence[Place]) -> Mapping[Place, News]:
     from ..models import Task, TaskOutput
 
     stored = TaskOutput.objects.using(database).order_by("task", "sequence")
-    last = Subquery(stored.filter(task=OuterRef("pk")).order_by("-sequence").values("sequence")[:1])
     tasks = Task.objects.using(database).filter(pk__in={place.task_id for place in places})
-    rows = tasks.values_list("pk", "status", Cast("progress", TextField()), Coalesce(last, 0))
+    rows = tasks.values_list("pk", "status", Cast("progress", TextField()), stored.last_sequence())
     states = {key: (status, report or "", last) for key, status, report, last in rows}
     known = [place for place in places if place.task_id in states]
     # A set: most readers of a task are at the same place.

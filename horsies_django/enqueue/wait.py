@@ -126,9 +126,9 @@ def deadline_of(timeout: float | None) -> float:
 class _Waiter(Future[Answer[Any]]):
     """The answer to one call that waits for a task or a workflow."""
 
-    def __init__(self, read: Reader[Any, Any], key: Key, deadline: float) -> None:
+    def __init__(self, read: Reader[Any, Any], key: Key, deadline: float, *, is_urgent: bool = True) -> None:
         super().__init__()
-        self.read, self.key, self.deadline = read, key, deadline
+        self.read, self.key, self.deadline, self.is_urgent = read, key, deadline, is_urgent
         task_or_workflow: Any = key[0] if isinstance(key, tuple) else key
         self.short_key = completions.short_key(task_or_workflow)
 
@@ -177,9 +177,10 @@ class _Poller:
             if not self._is_running:
                 self._start()
             self._waiters.add(waiter)
-            self._urgent.add(waiter)
-            self._interval = _FIRST_POLL
-            self._wake_up()
+            if waiter.is_urgent:
+                self._urgent.add(waiter)
+                self._interval = _FIRST_POLL
+                self._wake_up()
 
     def leave(self, waiter: _Waiter) -> None:
         """Forget this waiter."""

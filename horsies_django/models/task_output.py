@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import Max
+from django.db.models import OuterRef, Subquery
 from django.db.models.expressions import RawSQL
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from ..core.serialization import dumps
@@ -26,8 +27,8 @@ from .claims import ClaimedTask
 if TYPE_CHECKING:
     from ..core.output import Chunk, OutputBuffer
 
-#: Bytes after which another statement begins. PostgreSQL takes 256 MB in one JSON value.
-BYTES_PER_INSERT: Final = 16_000_000
+#: Maximum rows of one statement, which other work of its worker waits for.
+ROWS_PER_INSERT: Final = 10_000
 
 
 class TaskOutputQuerySet(models.QuerySet["TaskOutput"]):
@@ -42,24 +43,25 @@ class TaskOutputQuerySet(models.QuerySet["TaskOutput"]):
         unsaved = [(claimed, output, chunks) for claimed, output in outputs if (chunks := output.unsaved())]
         first = [claimed for claimed, output, _ in unsaved if output.last_before is None]
         lasts = self._last_sequences([claimed.task_id for claimed in first if claimed.claim > 1])
-        rows, size = list[dict[str, Any]](), 0
+        rows = list[dict[str, Any]]()
         for claimed, output, chunks in unsaved:
             if output.last_before is None:
                 output.last_before = lasts.get(claimed.task_id, 0)
-            for chunk in chunks:
-                if size > BYTES_PER_INSERT:
-                    self._insert(rows)
-                    rows, size = [], 0
-                rows.append(self._row(claimed, output.last_before, chunk))
-                size += chunk.size
-        if rows:
-            self._insert(rows)
+            rows += (self._row(claimed, output.last_before, chunk) for chunk in chunks)
+        for start in range(0, len(rows), ROWS_PER_INSERT):
+            self._insert(rows[start : start + ROWS_PER_INSERT])
         return {output: chunks[-1].number for _, output, chunks in unsaved}
 
     def _last_sequences(self, task_ids: Collection[UUID]) -> dict[UUID, int]:
         if not task_ids:
             return {}
-        return dict(self.filter(task__in=task_ids).order_by().values_list("task").annotate(Max("sequence")))
+        tasks = cast("Any", TaskOutput._meta.get_field("task").related_model).objects.using(self.db)
+        return dict(tasks.filter(pk__in=task_ids).values_list("pk", self.last_sequence()))
+
+    def last_sequence(self) -> Coalesce:
+        """Return an expression over tasks for the last sequence of each; 0 if there is none."""
+        of_task = self.filter(task=OuterRef("pk")).order_by("-sequence")
+        return Coalesce(Subquery(of_task.values("sequence")[:1]), 0)
 
     def _row(self, claimed: ClaimedTask, last_before: int, chunk: Chunk) -> dict[str, Any]:
         is_text = connections[self.db].vendor == "sqlite"  # it would store a part of a JSON text that is a text itself

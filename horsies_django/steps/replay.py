@@ -67,6 +67,7 @@ class Replay:
         self._records: dict[tuple[str, int], StepRecord] | None = None
         self._unmet: dict[tuple[str, int], StepRecord] = {}
         self._awaited: set[tuple[str, int]] = set()  # unread events for which an earlier run has waited
+        self._has_gone_on = False  # the body has come to a step that is new
         self._events: dict[str, list[int]] = defaultdict(list)  # the numbers that the waits of the body take
         self._last_events: Counter[str] = Counter()
         self._last_position = 0  # of earlier runs
@@ -154,9 +155,11 @@ class Replay:
         return any(row.status != StepStatus.UNREAD for row in (self._records or {}).values())
 
     @property
-    def has_unmet(self) -> bool:
-        """Whether the body has yet to meet what earlier runs have recorded, or waited for."""
-        return self.run.may_replay if self._records is None else bool(self._unmet or self._awaited)
+    def is_replaying(self) -> bool:
+        """Whether the body has done nothing new, and has yet to meet what earlier runs have recorded or waited for."""
+        if self._records is None:
+            return self.run.may_replay
+        return not self._has_gone_on and bool(self._awaited or any(row.attempt for row in self._unmet.values()))
 
     @property
     def last_progress(self) -> int:
@@ -210,6 +213,7 @@ class Replay:
             self._unmet.pop(key, None)
             self._awaited.discard(key)
             is_new = record is None or record.status == StepStatus.UNREAD
+            self._has_gone_on = self._has_gone_on or is_new
             unmet = self.first_unmet() if is_new and self._has_order else None
         if unmet is not None:
             asked = StepRecord(*key, "", "").label

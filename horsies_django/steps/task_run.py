@@ -89,7 +89,7 @@ class TaskRun(ABC):
     @property
     def is_replaying(self) -> bool:
         """Whether the function has yet to come to the end of what earlier runs have recorded."""
-        return self.may_replay if self._replay is None else self._replay.has_unmet
+        return self.may_replay if self._replay is None else self._replay.is_replaying
 
     def has_time(self, seconds: float) -> bool:
         """Whether the function may go on for so long."""

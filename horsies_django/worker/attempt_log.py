@@ -21,21 +21,29 @@ class AttemptLogHandler(logging.Handler):
     The context of a body reaches its coroutines and ``to_thread()``, but not the threads that it starts itself.
     """
 
-    def __init__(self, options: AttemptLogOptions, worker_id: str, *, is_alone: bool) -> None:
-        super().__init__(options.level)
+    def __init__(self, options: AttemptLogOptions, worker_id: str, root_level: int) -> None:
+        super().__init__()
+        self.root_level = root_level  # without these handlers
+        self._level: int = getattr(logging, options.level)
         self._loggers = tuple(f"{name}." for name in options.loggers)
         self._worker_id = worker_id
-        self._is_alone = is_alone
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Handle a record without a lock, which the interrupt of a body could leave locked."""
+        self.emit(record)
+        return True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record if a body has logged it."""
-        if self._is_alone and record.levelno >= logging.WARNING and _has_no_other_handler(record.name):
-            assert logging.lastResort is not None
-            logging.lastResort.handle(record)  # as without this handler
+        """Keep a record if a body has logged it; print it as without this handler if there is no other."""
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and self._is_first_and_alone(record.name):
+            last.handle(record)
         run = current_run.get()
         if run is None or run.output is None or run.runner.worker_id != self._worker_id:
             return
-        if not run.has_begun or run.is_replaying or (self._loggers and not f"{record.name}.".startswith(self._loggers)):
+        if record.levelno < self._level or not run.has_begun or run.is_replaying:
+            return
+        if self._loggers and not f"{record.name}.".startswith(self._loggers):
             return
         try:
             message = clean_text(_FORMATTER.format(record))
@@ -45,14 +53,17 @@ class AttemptLogHandler(logging.Handler):
             data = {"level": record.levelname, "logger": clean_text(record.name), "message": message}
             run.output.add(OutputKind.LOG, data)
 
+    def _is_first_and_alone(self, name: str) -> bool:
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None:
+            if _others(logger):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return next(iter(logging.getLogger().handlers), None) is self
 
-def _has_no_other_handler(name: str) -> bool:
-    logger: logging.Logger | None = logging.getLogger(name)
-    handlers = 0
-    while logger is not None:
-        handlers += len(logger.handlers)
-        logger = logger.parent if logger.propagate else None
-    return handlers == 1
+
+def _others(logger: logging.Logger) -> list[logging.Handler]:
+    return [handler for handler in logger.handlers if not isinstance(handler, AttemptLogHandler)]
 
 
 @contextmanager
@@ -65,13 +76,14 @@ def keeping_attempt_logs(options: AttemptLogOptions | None, worker_id: str) -> I
         yield
         return
     root = logging.getLogger()
-    level, is_alone = root.level, not root.handlers
-    handler = AttemptLogHandler(options, worker_id, is_alone=is_alone)
-    if is_alone and level == logging.WARNING:
-        root.setLevel(min(level, handler.level))
+    ours = [handler for handler in root.handlers if isinstance(handler, AttemptLogHandler)]
+    handler = AttemptLogHandler(options, worker_id, ours[0].root_level if ours else root.level)
+    if not _others(root) and handler.root_level == logging.WARNING:
+        root.setLevel(min(root.level, getattr(logging, options.level)))
     root.addHandler(handler)
     try:
         yield
     finally:
         root.removeHandler(handler)
-        root.setLevel(level)
+        if len(root.handlers) == len(_others(root)):
+            root.setLevel(handler.root_level)

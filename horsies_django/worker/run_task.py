@@ -189,11 +189,10 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
             root = execution.claimed.workflow_id
             if root is not None:
                 gateway.lock_and_wait(database, root)
-            if (output := execution.unsaved_output) is not None:
-                TaskOutput.objects.using(database).save_unsaved([(execution.claimed, output)])
             if execution.progress is not None:
                 tasks.store_progress({execution.claimed: execution.progress}, execution.runner.worker_id)
             _require_claim(execution, tasks.complete([result.completion], execution.runner))
+            _save_output(execution)
             if root is not None:
                 gateway.advance_locked(database, [execution.task_id])
             result = replace(result, is_stored=True)
@@ -204,6 +203,13 @@ def _run_atomic(execution: Execution, call: _PreparedCall) -> ExecutionResult:
             raise
         logger.exception("on_commit callback raised after the task had committed id=%s", execution.task_id)
     return result
+
+
+def _save_output(execution: Execution) -> None:
+    """Store what an atomic body has written and logged, as a part of its transaction."""
+    if (output := execution.unsaved_output) is not None:
+        saved = TaskOutput.objects.using(execution.database).save_unsaved([(execution.claimed, output)])
+        transaction.on_commit(partial(output.mark_saved, saved[output]), using=execution.database)
 
 
 def _require_claim(execution: Execution, is_held: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -11,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from django.db import OperationalError, connections, transaction
+from django.db import Error, OperationalError, connections, transaction
 
 from ..core.output import OutputBuffer
 from ..core.platform import resident_bytes
@@ -21,7 +22,8 @@ from ..core.serialization import clean_text, dumps
 from ..core.status import AttemptOutcome, TaskStatus
 from ..core.version import __version__
 from ..db import postgres
-from ..db.errors import primary_message, row_by_row
+from ..db.connection import without_waiting
+from ..db.errors import is_blocked, primary_message, row_by_row
 from ..db.notifications import ANY_QUEUE, ping_after_commit, wake_after_commit
 from ..models import Heartbeat, Queue, Task, TaskOutput, Worker, retention
 from ..models.attempt import AttemptError
@@ -41,6 +43,8 @@ from .config import WorkerConfig
 from .execution import Execution, ExecutionResult
 from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
+
+logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds for which policies of queues are not read again; a busy worker polls more often.
 POLICY_TTL: Final = 0.2
@@ -190,6 +194,30 @@ class WorkerStore:
         """Store what executions have written and logged; return the number of the last chunk of each output."""
         outputs = ((execution.claimed, output) for execution in executions if (output := execution.unsaved_output))
         return TaskOutput.objects.using(self._config.database).save_unsaved(outputs)
+
+    def save_output_apart(self, executions: Sequence[Execution]) -> None:
+        """Store the same in transactions of its own, and drop what the database refuses: results do not wait for it.
+
+        Stores nothing for now if another transaction is in the way.
+        """
+
+        def save(batch: Sequence[Execution]) -> None:
+            with self.transaction():
+                saved = self.save_output(batch)
+            for output, number in saved.items():
+                output.mark_saved(number)
+
+        def drop(execution: Execution, error: Exception) -> None:
+            logger.error("output refused and lost id=%s error=%s", execution.task_id, primary_message(error))
+            if (output := execution.unsaved_output) is not None:
+                output.mark_saved(output.unsaved()[-1].number)
+
+        try:
+            with without_waiting(self._config.database):
+                row_by_row(executions, save, drop)
+        except Error as error:
+            if not is_blocked(error):
+                raise
 
     def save(self, ends: Sequence[Completion]) -> None:
         """Store how tasks ended. A task whose claim was lost does not change."""

@@ -104,8 +104,7 @@ class Ticker:
         tick = Tick(has_heartbeat=is_heartbeat_due, has_resolved_doubt=is_in_doubt)
         nodes = [result for result in batch if result.claimed.workflow_id is not None]
         noted = [result.execution for result in batch if result.execution.progress is not None]
-        # An atomic body has stored its output with its result.
-        unsaved = [result.execution for result in batch if result.execution.unsaved_output and not result.is_stored]
+        unsaved = [result.execution for result in batch if result.execution.unsaved_output]
         are_successes = all(result.completion.is_success for result in batch)
         is_one_statement = not (
             is_in_doubt
@@ -132,7 +131,6 @@ class Ticker:
                     )
                 with self._store.pipeline() if nodes else nullcontext():
                     self._store.note_progress(noted)
-                    self._store.save_output(unsaved)
                     self._store.save([end for end in ends if not end.is_success])
                     if nodes:  # tasks that follow from these ends are claimed with the rest
                         self._store_successes(successes)
@@ -145,14 +143,15 @@ class Ticker:
                     if self._fill(pool, tick, successes):
                         successes = []
                 self._store_successes(successes)
+                self._store.save_output(unsaved)  # last, when the rows of the tasks are locked
                 if nodes:
                     self._notify_others(new_tasks, tick)
         except (Error, AdvanceFailed) as error:
             if not ends or (isinstance(error, Error) and not is_permanent_error(error)):
                 raise
             logger.exception("results refused, storing them one by one count=%d", len(ends))
+            self._store.save_output_apart(unsaved)
             refused = self._store.save_one_by_one(ends)
-            self._store.save_output(unsaved)
             return Tick(
                 stored=[result for result in tick.stored if result.execution.task_id not in refused],
                 refused=[result for result in tick.stored if result.execution.task_id in refused],

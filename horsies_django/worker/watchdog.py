@@ -120,10 +120,11 @@ class Watchdog:
         return True
 
     def save_output(self) -> bool:
-        """Store what running executions have written and logged since the last time."""
-        for output, number in self._state.store.save_output(self._state.executions).items():
-            output.mark_saved(number)
+        """Store what executions have written and logged since the last time; not of one that stores its own result."""
         self._output_saved_at = time.monotonic()
+        ended = (result.execution for result in self._state.results.all)
+        unsaved = [execution for execution in (*self._state.executions, *ended) if execution.unsaved_output]
+        self._state.store.save_output_apart([execution for execution in unsaved if not execution.has_returned])
         return True
 
     def check_memory(self) -> None:
