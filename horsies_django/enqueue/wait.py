@@ -353,7 +353,12 @@ def wait_for_end(read: Reader[K, N], database: str, key: K, deadline: float) -> 
 async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) -> Answer[N]:
     """The same as :func:`wait_for_end` for coroutines."""
     waiter = _Waiter(read, key, deadline)
-    if (poller := await sync_to_async(_join)(waiter, database)) is not None:
+    try:
+        poller = await sync_to_async(_join)(waiter, database)
+    except asyncio.CancelledError:  # its thread may let it join all the same; then the next poll lets it go
+        waiter.cancel()
+        raise
+    if poller is not None:
         answer: Answer[N] = NoAnswer()
         timeout = None if deadline == math.inf else waiter.seconds_left + _GRACE
         try:
