@@ -24,7 +24,7 @@ def parse(text: str) -> list[Event]:
 
 def parse_block(block: str) -> Event | None:
     """Return the event of these lines; None if they are a comment or a time after which to come back."""
-    fields = dict(line.split(": ", 1) for line in block.splitlines())
+    fields = dict(line.split(": ", 1) for line in block.split("\n") if line)
     return Event(fields["event"], json.loads(fields["data"]), fields.get("id", "")) if "event" in fields else None
 
 

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 MISSING = UUID("00000000-0000-7000-8000-000000000000")
 
+REPORT = {"done": 1, "total": 3, "message": "m"}
+
 
 def address(task_id, token=None):
     path = reverse("horsies:task-events", args=[task_id])
