@@ -23,7 +23,7 @@ from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.json_text import chunks as json_chunks
 
 #: Maximum chunks on a page, and characters of their JSON: the log that attempts keep by default fits.
-MAX_CHUNKS: Final = 2_000
+MAX_CHUNKS: Final = 4_000
 MAX_SIZE: Final = 80_000
 
 #: Maximum entries, and lines of a text, from the end of a failed attempt.
@@ -59,8 +59,12 @@ def last_output(task: Task, attempt: int) -> SafeString | str:
     """Return the last entries of an attempt, or an empty text. Takes one statement."""
     rows = _readable(_latest(task, attempt=attempt))
     entries = list(_entries(rows, contents_of(task).mask))[-MAX_LAST:]
-    ends = (entry._replace(text="\n".join(entry.text.splitlines()[-MAX_LAST:])) for entry in entries)
-    return _box(_lines(ends)) if entries else ""
+    return _box(_lines(map(_end, entries))) if entries else ""
+
+
+def _end(entry: Entry) -> Entry:
+    """Return the last lines of what is no record: the first line of a record is its message, before a traceback."""
+    return entry if entry.time else entry._replace(text="\n".join(entry.text.splitlines()[-MAX_LAST:]))
 
 
 def output_text(task: Task) -> str:
@@ -121,7 +125,7 @@ def _plain(entry: Entry) -> str:
     return " ".join(word for word in words if word)
 
 
-#: A record of the log, and what stands between two records, as HTML.
+#: A record of the log, and what stands between two records, as HTML. The numbers are those of the texts of an entry.
 _RECORD: Final = (
     '<div data-level="{2}"><span class="quiet">{1}</span> <b>{2}</b> <span class="quiet">{3}</span> {0}</div>'
 )
