@@ -50,7 +50,7 @@ def test_the_page_shows_log_and_output_in_their_order_and_escaped(staff, run_scr
         for token in ("An ", "answer in", " <b>tokens</b>.\n"):
             context.write(token)
         logger.info("<i>%s</i>", "halfway")
-        context.write({"rows": [1, "<b>"], "none": None})
+        context.write({"none": None, "rows": [1, "<b>"]})
         context.write(None)
         context.write("the end")
 
@@ -60,7 +60,7 @@ def test_the_page_shows_log_and_output_in_their_order_and_escaped(staff, run_scr
         "Attempt 1 · D",
         "An answer in <b>tokens</b>.\n",
         "T INFO shop.reports <i>halfway</i>",
-        '{\n  "rows": [\n    1,\n    "<b>"\n  ],\n  "none": null\n}',
+        '{\n  "none": null,\n  "rows": [\n    1,\n    "<b>"\n  ]\n}',
         "null",
         "the end",
     ]
