@@ -1,6 +1,7 @@
 """The events of tasks from real servers, to clients that come and go, while workers run the tasks."""
 
 import asyncio
+import http.client
 import json
 import os
 import statistics
@@ -159,6 +160,20 @@ def test_the_stream_of_a_task_that_is_deleted_ends_and_is_not_found_again(start,
 
     assert stream.rest() == []
     assert streams(address, open_to(handle)).status == 404
+
+
+def test_a_server_that_stops_ends_its_streams(start, streams):
+    site, address = start(*UVICORN, "--timeout-graceful-shutdown", "1")
+    handle = jobs.writes.send(["a"])
+    stream = streams(address, open_to(handle))
+    stream.block()
+
+    site.process.terminate()
+
+    with pytest.raises(http.client.IncompleteRead):  # a browser comes back
+        stream.response.read()
+    site.process.wait(60)
+    assert "Traceback" not in site.output
 
 
 def connections():
