@@ -342,7 +342,7 @@ def wait_for_end(read: Reader[K, N], database: str, key: K, deadline: float) -> 
             answer: Answer[N] = waiter.result() if waiter.done() else NoAnswer()
         finally:
             poller.leave(waiter)
-        if not _may_see_other_rows(database, answer):
+        if answer is not None or not _has_own_connection(database):
             return answer
         waiter = _Waiter(read, key, deadline)
     while not waiter.offer(_query(read, database, [key])):
@@ -367,7 +367,7 @@ async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) 
             pass
         finally:
             poller.leave(waiter)
-        if not await sync_to_async(_may_see_other_rows)(database, answer):
+        if answer is not None or not await sync_to_async(_has_own_connection)(database):
             return answer
         waiter = _Waiter(read, key, deadline)
     while True:
@@ -376,9 +376,9 @@ async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) 
         await asyncio.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
 
 
-def _may_see_other_rows(database: str, answer: Answer[Any]) -> bool:
-    """Whether this thread's connection may see a row that the poller's does not: its session may have a search_path."""
-    return answer is None and connections[database].connection is not None
+def _has_own_connection(database: str) -> bool:
+    """Whether this thread has a connection. It may see a row that the poller does not: it may have a search_path."""
+    return connections[database].connection is not None
 
 
 def _query(read: Reader[K, N], database: str, keys: Sequence[K]) -> Mapping[K, N] | Error:

@@ -1,14 +1,22 @@
-"""A client of server-sent events, as a browser has one."""
+"""Servers of events, and a client that reads them as a browser does."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import re
+import sys
 from typing import Any, NamedTuple
 
 from tests.conftest import wait_until
 from tests.embedded.site import Site
+
+PLAIN_ASGI = "from django.core.asgi import get_asgi_application\n\napplication = get_asgi_application()\n"
+
+#: Servers without a worker of their own, so that their connections are those of the streams.
+UVICORN = (sys.executable, "-m", "uvicorn", "--port", "0", "plain_asgi:application")
+GUNICORN = (sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", "django.core.wsgi:get_wsgi_application()")
+DAPHNE = (sys.executable, "-m", "daphne", "-p", "0", "plain_asgi:application")
 
 
 class Event(NamedTuple):

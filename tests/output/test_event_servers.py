@@ -1,10 +1,10 @@
 """The events of tasks from real servers, to clients that come and go, while workers run the tasks."""
 
 import asyncio
+import http.client
 import json
 import os
 import statistics
-import sys
 import threading
 import time
 from datetime import datetime
@@ -16,19 +16,11 @@ from django.db import connection
 
 from horsies_django.models import Task, TaskOutput
 from tests.conftest import wait_until
-from tests.embedded.site import sites
 from tests.output import jobs
-from tests.output.event_stream import Event, Stream, address_of
+from tests.output.event_stream import DAPHNE, GUNICORN, UVICORN, Event, Stream
 from tests.output.test_events import open_to
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-
-PLAIN_ASGI = "from django.core.asgi import get_asgi_application\n\napplication = get_asgi_application()\n"
-
-#: Servers without a worker of their own, so that their connections are those of the streams.
-UVICORN = (sys.executable, "-m", "uvicorn", "--port", "0", "plain_asgi:application")
-GUNICORN = (sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", "django.core.wsgi:get_wsgi_application()")
-DAPHNE = (sys.executable, "-m", "daphne", "-p", "0", "plain_asgi:application")
 
 with_daphne = pytest.mark.skipif(
     find_spec("daphne") is None and "REQUIRE_DAPHNE" not in os.environ, reason="daphne is missing"
@@ -36,20 +28,6 @@ with_daphne = pytest.mark.skipif(
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite shows no connections")
 
 asgi = pytest.mark.parametrize("command", [UVICORN, pytest.param(DAPHNE, marks=with_daphne)], ids=["uvicorn", "daphne"])
-
-
-@pytest.fixture
-def start(tmp_path, monkeypatch):
-    """Return a function that starts a site and returns it and its address."""
-    monkeypatch.setenv("ALLOWED_HOSTS", "*")
-    (tmp_path / "plain_asgi.py").write_text(PLAIN_ASGI)
-    with sites(tmp_path) as start:
-
-        def serve(*command):
-            site = start(*command, modules=["tests.output.jobs"])
-            return site, address_of(site)
-
-        yield serve
 
 
 @pytest.fixture
@@ -71,9 +49,9 @@ def outputs(events):
 
 
 @asgi
-def test_events_come_while_the_body_runs_and_the_end_is_the_last(start, streams, worker, tmp_path, command):
+def test_events_come_while_the_body_runs_and_the_end_is_the_last(serve, streams, worker, tmp_path, command):
     worker("--threads", "2")
-    _, address = start(*command)
+    _, address = serve(*command)
     handle = jobs.reports_at_gates.send(str(tmp_path))
     stream = streams(address, open_to(handle))
     assert stream.status == 200
@@ -94,9 +72,9 @@ def test_events_come_while_the_body_runs_and_the_end_is_the_last(start, streams,
 
 
 @asgi
-def test_a_reader_that_comes_back_loses_and_repeats_nothing(start, streams, worker, tmp_path, command):
+def test_a_reader_that_comes_back_loses_and_repeats_nothing(serve, streams, worker, tmp_path, command):
     worker("--threads", "2")
-    _, address = start(*command)
+    _, address = serve(*command)
     handle = jobs.writes_at_gates.send(str(tmp_path), 5)
     got, last_id = [], ""
 
@@ -113,9 +91,9 @@ def test_a_reader_that_comes_back_loses_and_repeats_nothing(start, streams, work
     assert streams(address, open_to(handle), Last_Event_ID="end").status == 204
 
 
-def test_under_wsgi_a_browser_that_comes_back_gets_everything_once(start, streams, worker, tmp_path):
+def test_under_wsgi_a_browser_that_comes_back_gets_everything_once(serve, streams, worker, tmp_path):
     worker("--threads", "2")
-    _, address = start(*GUNICORN)
+    _, address = serve(*GUNICORN)
     handle = jobs.writes_at_gates.send(str(tmp_path), 3)
     got, last_id = [], ""
 
@@ -129,8 +107,8 @@ def test_under_wsgi_a_browser_that_comes_back_gets_everything_once(start, stream
     assert [event.name for event in got] == ["output"] * 3 + ["end"]
 
 
-def test_an_error_of_the_database_ends_the_stream_and_the_reader_can_come_back(start, streams):
-    site, address = start(*UVICORN)
+def test_an_error_of_the_database_ends_the_stream_and_the_reader_can_come_back(serve, streams):
+    site, address = serve(*UVICORN)
     handle = jobs.writes.send(["a"])
     stream = streams(address, open_to(handle))
     assert stream.block() == "retry: 2000\n"
@@ -150,8 +128,8 @@ def test_an_error_of_the_database_ends_the_stream_and_the_reader_can_come_back(s
     assert again.rest() == [Event("end", {"status": "CANCELLED"}, "end")]
 
 
-def test_the_stream_of_a_task_that_is_deleted_ends_and_is_not_found_again(start, streams):
-    _, address = start(*UVICORN)
+def test_the_stream_of_a_task_that_is_deleted_ends_and_is_not_found_again(serve, streams):
+    _, address = serve(*UVICORN)
     handle = jobs.writes.send(["a"])
     stream = streams(address, open_to(handle))
     stream.block()
@@ -159,6 +137,20 @@ def test_the_stream_of_a_task_that_is_deleted_ends_and_is_not_found_again(start,
 
     assert stream.rest() == []
     assert streams(address, open_to(handle)).status == 404
+
+
+def test_a_server_that_stops_ends_its_streams(serve, streams):
+    site, address = serve(*UVICORN, "--timeout-graceful-shutdown", "1")
+    handle = jobs.writes.send(["a"])
+    stream = streams(address, open_to(handle))
+    stream.block()
+
+    site.process.terminate()
+
+    with pytest.raises(http.client.IncompleteRead):  # a browser comes back
+        stream.response.read()
+    site.process.wait(60)
+    assert "Traceback" not in site.output
 
 
 def connections():
@@ -172,8 +164,8 @@ def connections():
 
 @on_postgresql
 @asgi
-def test_all_readers_share_one_connection_which_is_closed_when_they_have_gone(start, streams, command):
-    _, address = start(*command)
+def test_all_readers_share_one_connection_which_is_closed_when_they_have_gone(serve, streams, command):
+    _, address = serve(*command)
     wait_until(lambda: "horsies waiter" not in connections())
     before = connections()
     handles = jobs.writes.send_many({"chunks": []} for _ in range(10))
@@ -192,8 +184,8 @@ def test_all_readers_share_one_connection_which_is_closed_when_they_have_gone(st
 
 
 @pytest.mark.nightly
-def test_a_silent_stream_is_kept_alive(start, streams):
-    _, address = start(*UVICORN)
+def test_a_silent_stream_is_kept_alive(serve, streams):
+    _, address = serve(*UVICORN)
     handle = jobs.writes.send(["a"])
     stream = streams(address, open_to(handle))
 
@@ -250,9 +242,9 @@ class Readers(threading.Thread):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("tasks", [1, 20])
-def test_a_thousand_readers_of_one_process_get_every_event(start, worker, tmp_path, tasks):
+def test_a_thousand_readers_of_one_process_get_every_event(serve, worker, tmp_path, tasks):
     worker("--threads", "20")
-    site, address = start(*UVICORN)
+    site, address = serve(*UVICORN)
     measures = [memory_and_threads(site)]
     handles = jobs.writes_at_gates.send_many({"folder": str(tmp_path), "count": 10} for _ in range(tasks))
     readers = Readers(address, [open_to(handle) for handle in handles] * (1_000 // tasks))
