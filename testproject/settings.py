@@ -58,7 +58,7 @@ TASKS = {
     "default": {
         "BACKEND": "horsies_django.backend.HorsiesBackend",
         "QUEUES": ["default", "modules"],
-        "OPTIONS": {"worker": {"threads": 4}},
+        "OPTIONS": {"worker": {"threads": 4}, "attempt_log": {}},
     }
 }
 

@@ -106,7 +106,7 @@ def is_visible_only_here(alias: str) -> bool:
 
 @contextmanager
 def without_waiting(alias: str) -> Iterator[None]:
-    """On SQLite, let a statement of this block that would wait for the writer fail at once: see ``errors.is_blocked``."""
+    """On SQLite, let a statement that would wait for the writer fail at once: see ``errors.is_blocked``."""
     if connections[alias].vendor != "sqlite":
         yield
         return

@@ -223,6 +223,16 @@ class TaskHandle(Generic[T]):
 
         return output.afollow(self._database, self.id, after)
 
+    def stream_token(self, max_age: float = 3600) -> str:
+        """Return a token with which a browser may read the events of this task for ``max_age`` seconds.
+
+        It goes to ``tasks/<id>/events/?token=`` of :mod:`horsies_django.urls`, which shows its bearer everything
+        unmasked. Runs no query. Raises ValueError for an age that is not above 0 and at most ten years.
+        """
+        from ..core import stream_token
+
+        return stream_token.make(self.backend, self.id, max_age)
+
     def fork(self, from_step: str | None = None, kwargs: Mapping[str, Any] | None = None) -> TaskHandle[T]:
         """Run the task again as a new one, and return its handle.
 

@@ -72,7 +72,7 @@ def read(database: str, task_id: UUID, after: int) -> list[OutputChunk]:
     """Return the chunks of a task after a sequence. Raises ValueError unless that is a whole number from 0 on."""
     from ..models import TaskOutput
 
-    rows = TaskOutput.objects.using(database).filter(task=task_id, sequence__gt=_checked(after)).order_by("sequence")
+    rows = TaskOutput.objects.using(database).filter(task=task_id, sequence__gt=checked(after)).order_by("sequence")
     return [OutputChunk(**row) for row in rows.values(*_COLUMNS)]
 
 
@@ -81,7 +81,8 @@ def masked(chunk: OutputChunk, mask: Mask) -> OutputChunk:
     return replace(chunk, data=mask.apply_to_output(chunk.data, is_log=chunk.kind == OutputKind.LOG))
 
 
-def _checked(after: int) -> int:
+def checked(after: int) -> int:
+    """Return a sequence. Raises ValueError unless it is a whole number from 0 on."""
     if type(after) is not int or not 0 <= after < 2**31:
         raise ValueError(f"after is {after!r}; allowed: the sequence of a chunk, or 0.")
     return after
@@ -121,7 +122,7 @@ def follow(database: str, task_id: UUID, after: int) -> Iterator[OutputChunk]:
 
     Raises ValueError for a bad sequence, and the database's error.
     """
-    place: Place | None = Place(task_id, _checked(after))
+    place: Place | None = Place(task_id, checked(after))
     while place is not None:
         chunks, place = _step(place, wait.wait_for_end(read_news, database, place, math.inf))
         yield from chunks
@@ -129,7 +130,7 @@ def follow(database: str, task_id: UUID, after: int) -> Iterator[OutputChunk]:
 
 async def afollow(database: str, task_id: UUID, after: int) -> AsyncIterator[OutputChunk]:
     """See :func:`follow`."""
-    place: Place | None = Place(task_id, _checked(after))
+    place: Place | None = Place(task_id, checked(after))
     while place is not None:
         chunks, place = _step(place, await wait.await_end(read_news, database, place, math.inf))
         for chunk in chunks:

@@ -343,7 +343,7 @@ def wait_for_end(read: Reader[K, N], database: str, key: K, deadline: float) -> 
             answer: Answer[N] = waiter.result() if waiter.done() else NoAnswer()
         finally:
             poller.leave(waiter)
-        if not _may_see_other_rows(database, answer):
+        if answer is not None or not _has_own_connection(database):
             return answer
         waiter = _Waiter(read, key, deadline)
     while not waiter.offer(_query(read, database, [key])):
@@ -354,7 +354,12 @@ def wait_for_end(read: Reader[K, N], database: str, key: K, deadline: float) -> 
 async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) -> Answer[N]:
     """The same as :func:`wait_for_end` for coroutines."""
     waiter = _Waiter(read, key, deadline)
-    if (poller := await sync_to_async(_join)(waiter, database)) is not None:
+    try:
+        poller = await sync_to_async(_join)(waiter, database)
+    except asyncio.CancelledError:  # its thread may let it join all the same; then the next poll lets it go
+        waiter.cancel()
+        raise
+    if poller is not None:
         answer: Answer[N] = NoAnswer()
         timeout = None if deadline == math.inf else waiter.seconds_left + _GRACE
         try:
@@ -363,7 +368,7 @@ async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) 
             pass
         finally:
             poller.leave(waiter)
-        if not await sync_to_async(_may_see_other_rows)(database, answer):
+        if answer is not None or not await sync_to_async(_has_own_connection)(database):
             return answer
         waiter = _Waiter(read, key, deadline)
     while True:
@@ -372,9 +377,9 @@ async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) 
         await asyncio.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
 
 
-def _may_see_other_rows(database: str, answer: Answer[Any]) -> bool:
-    """Whether this thread's connection may see a row that the poller's does not: its session may have a search_path."""
-    return answer is None and connections[database].connection is not None
+def _has_own_connection(database: str) -> bool:
+    """Whether this thread has a connection. It may see a row that the poller does not: it may have a search_path."""
+    return connections[database].connection is not None
 
 
 def _query(read: Reader[K, N], database: str, keys: Sequence[K]) -> Mapping[K, N] | Error:

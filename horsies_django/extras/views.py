@@ -45,7 +45,7 @@ def _endpoint(name: str) -> Callable[[Callable[[HttpRequest, Options], HttpRespo
                 return HttpResponseNotAllowed(["GET", "HEAD"])
             options = _first_options()
             is_allowed = is_open(options.metrics, name, request.headers.get("Authorization", ""))
-            refused = None if is_allowed else _refusal(request)
+            refused = None if is_allowed else refusal(request, "A token is needed: see OPTIONS['metrics'].")
             return body(request, options) if refused is None else refused
 
         return view
@@ -60,19 +60,23 @@ def _first_options() -> Options:
     return backends[0].config
 
 
-def _refusal(request: HttpRequest) -> HttpResponse | None:
-    """Return the response to a user without permission, or to a request without a user; None if all is well."""
+def refusal(request: HttpRequest, needed: str) -> HttpResponse | None:
+    """Return the response to a user without permission, or to a request without a user; None if all is well.
+
+    ``needed`` says what a request without a user needs.
+    """
     user = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
-        response = _text("A token is needed: see OPTIONS['metrics'].", 401)
+        response = text_response(needed, 401)
         response["WWW-Authenticate"] = CHALLENGE
         return response
     if user.is_active and user.is_staff and user.has_perm(PERMISSION):
         return None
-    return _text(f"Only staff with the permission {PERMISSION} may read this.", 403)
+    return text_response(f"Only staff with the permission {PERMISSION} may read this.", 403)
 
 
-def _text(line: str, status: int = 200) -> HttpResponse:
+def text_response(line: str, status: int = 200) -> HttpResponse:
+    """Return a response of one line."""
     return HttpResponse(f"{line}\n", status=status, content_type="text/plain; charset=utf-8")
 
 
@@ -96,23 +100,23 @@ def metrics(request: HttpRequest, options: Options) -> HttpResponse:
         from .prometheus import render
         from .prometheus.queue_collector import QueueCollector
     except ImproperlyConfigured as error:
-        return _text(str(error), 501)
+        return text_response(str(error), 501)
     try:
         content, content_type = render(QueueCollector(options), request.headers.get("Accept", ""))
     except Error as error:
         logger.warning("metrics not collected database=%s error=%s", options.database, error)
-        return _text(f"Database {options.database!r} does not answer: {type(error).__name__}.", 503)
+        return text_response(f"Database {options.database!r} does not answer: {type(error).__name__}.", 503)
     return HttpResponse(content, content_type=content_type)
 
 
 @_endpoint("health/live")
 def live(request: HttpRequest, options: Options) -> HttpResponse:
     """Respond "ok": this process answers. Runs no query if the endpoint is public or the token is given."""
-    return _text("ok")
+    return text_response("ok")
 
 
 @_endpoint("health/ready")
 def ready(request: HttpRequest, options: Options) -> HttpResponse:
     """Respond "ok" if the queue's database answers and is migrated, else 503 with the reason in one line."""
     reason = unready_reason(options.database)
-    return _text("ok") if reason is None else _text(reason, 503)
+    return text_response("ok") if reason is None else text_response(reason, 503)

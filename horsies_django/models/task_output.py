@@ -49,7 +49,7 @@ class TaskOutputQuerySet(models.QuerySet["TaskOutput"]):
                 output.last_before = lasts.get(claimed.task_id, 0)
             rows += (self._row(claimed, output.last_before, chunk) for chunk in chunks)
         for start in range(0, len(rows), ROWS_PER_INSERT):
-            self._insert(rows[start : start + ROWS_PER_INSERT])
+            self._send(rows[start : start + ROWS_PER_INSERT])
         return {output: chunks[-1].number for _, output, chunks in unsaved}
 
     def _last_sequences(self, task_ids: Collection[UUID]) -> dict[UUID, int]:
@@ -75,7 +75,7 @@ class TaskOutputQuerySet(models.QuerySet["TaskOutput"]):
             "age": time.monotonic() - chunk.written_at,
         }
 
-    def _insert(self, rows: Sequence[dict[str, Any]]) -> None:
+    def _send(self, rows: Sequence[dict[str, Any]]) -> None:
         sent, source = json_rows(self.db, _FIELDS, rows)
         held = Statement.compose(
             "{source} JOIN horsies_tasks AS held ON held.id = {task_id} AND held.claim = {claim}", source=source, **sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,7 @@ from django.conf import settings
 from horsies_django import (
     SuccessCase,
     SuccessPolicy,
+    TaskContext,
     TaskError,
     TaskResult,
     Workflow,
@@ -23,7 +25,9 @@ from horsies_django import (
     wait_for_event,
 )
 
-from .analysis import Report, analyse, sources
+from .analysis import STDLIB, Report, analyse, sources
+
+logger = logging.getLogger(__name__)
 
 #: The event that approves a report; its payload is the name of the user.
 APPROVED = "approved"
@@ -101,6 +105,29 @@ def deliver(report: dict[str, Any]) -> str:
     file = Path(settings.OUTBOX) / "report.json"
     file.write_text(json.dumps(report, indent=2))
     return str(file)
+
+
+@task(takes_context=True)
+def write_report(context: TaskContext) -> dict[str, int]:
+    """Write a line about each module, for a page that shows the lines as they come."""
+    paths, totals = sources(), Report()
+    context.write("  lines  documented  module\n")
+    for number, path in enumerate(paths, 1):
+        context.progress(number, len(paths), path.name)
+        try:
+            counts = analyse(path)
+        except (SyntaxError, ValueError) as error:
+            logger.warning("%s does not parse: %s", path.name, error)
+        else:
+            totals += counts
+            context.write(_line(str(path.relative_to(STDLIB)), counts))
+    context.write(_line("all", totals))
+    logger.info("%d modules read", len(paths))
+    return asdict(totals)
+
+
+def _line(name: str, counts: Report) -> str:
+    return f"{counts.lines:>7,}{counts.coverage:>10.0f} %  {name}\n"
 
 
 class Check(WorkflowDefinition[bool]):

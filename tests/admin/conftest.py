@@ -5,6 +5,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
 from horsies_django.admin.actions import bulk_action
+from tests.steps.conftest import run_script, send_script  # noqa: F401  # fixtures
 
 
 @pytest.fixture(autouse=True)

@@ -209,6 +209,23 @@ def test_a_cancelled_coroutine_strands_no_waiter_and_leaves_no_task_behind(trans
 
 
 @pytest.mark.slow
+def test_coroutines_that_are_cancelled_while_they_begin_to_wait_strand_no_waiter(transactional_db):
+    handle = jobs.triple.send(1)
+
+    async def begin_and_cancel():
+        for turns in range(200):
+            waiting = asyncio.ensure_future(TaskHandle(handle.id).aget())
+            for _ in range(2 + turns % 3):  # a thread begins meanwhile
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+
+    asyncio.run(begin_and_cancel())
+
+    wait_until_no_thread_polls()
+
+
+@pytest.mark.slow
 def test_the_thread_that_polls_ends_after_its_last_waiter(queries):
     handles = jobs.triple.send_many({"a": number} for number in range(5))
 

@@ -93,3 +93,18 @@ def fails_and_logs() -> None:
     logger.info("about to fail")
     with transaction.atomic():
         raise ValueError("no such row")
+
+
+@task(takes_context=True)
+def reports_at_gates(context: TaskContext, folder: str) -> None:
+    """Report, write, and report again, each after a gate."""
+    context.progress(1, 3, "m")
+    wait_for_gate(f"{folder}/0")
+    context.write("one\ntwo\r\n\u2028three")
+    wait_for_gate(f"{folder}/1")
+    context.progress(3, 3)
+
+
+@task(takes_context=True, sensitive=["progress"])
+def reports_secrets(context: TaskContext, folder: str) -> None:
+    context.progress(1, 3, "m")

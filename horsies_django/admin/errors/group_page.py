@@ -30,6 +30,7 @@ from ..charts import LABELS, Chart, Panel, Series
 from ..formatting import format_count, format_time, text_block
 from ..links import Links
 from ..periods import TEXTS, chart_title, chosen_period, counted_until, minutes_ahead, period_tabs
+from ..tasks.output import last_output
 from .rows import error_name, tasks_url
 
 #: Characters of an error message.
@@ -62,7 +63,7 @@ _ANY_ROW: Final = str(UUID(int=0))
 
 
 def group_context(site: AdminSite, request: HttpRequest, group: Any) -> dict[str, Any]:
-    """Return the context of the page. ``group`` was read with ``read_at``. Takes at most eight statements."""
+    """Return the context of the page. ``group`` was read with ``read_at``. Takes at most nine statements."""
     database, period = str(group._state.db), chosen_period(request)
     links = Links(site, request)
     history = attempt_history(database, minute_of(group.read_at), period, offset=minutes_ahead(), fingerprint=group.pk)
@@ -168,6 +169,7 @@ def _last(group: Any, links: Links) -> dict[str, Any] | None:
         "attempt": attempt,
         "finished": format_time(attempt.finished_at),
         "worker": links.to(Worker, attempt.worker_id) if attempt.worker_id else "",
+        "output": last_output(task, attempt.attempt),
         "message": message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…",
         "traceback": text_block(attempt.traceback, end=True, key=TRACEBACK) if attempt.traceback else "",
         "traceback_key": TRACEBACK,

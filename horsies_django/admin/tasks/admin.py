@@ -199,11 +199,11 @@ class TaskAdmin(TaskColumns, SearchAdmin, ActionAdmin):
         return self.not_found(request, object_id) if task is None else RunAgain(self, request, task).response()
 
     def download_view(self, request: HttpRequest, object_id: str, part: str) -> HttpResponse:
-        """Return a whole value as plain text."""
+        """Return a whole value, or all output, as plain text."""
         from ...ops.payload_view.contents import PARTS
         from .task_page import download
 
-        if part not in PARTS:
+        if part not in (*PARTS, "output"):
             raise Http404(gettext("A task has no %(name)s.") % {"name": part})
         task = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, task):

@@ -35,6 +35,7 @@ from .attempts import (
     timeline,
 )
 from .fields import TaskFields
+from .output import output_of, output_text
 from .steps import step_table
 
 #: The id of the block with the traceback at the top of the page.
@@ -129,6 +130,7 @@ class TaskPage(TaskFields):
             "bars": bars,
             "legend": legend,
             "width": WIDTH,
+            "output": output_of(task, self.admin.page_url("download", task.pk, "output")),
             "steps": step_table(task),
             "attempts": attempt_rows(task, links),
             "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
@@ -191,9 +193,9 @@ class TaskPage(TaskFields):
 
 
 def download(task: Task, part: str) -> HttpResponse:
-    """Return a whole value as plain text, masked as on the page."""
+    """Return a whole value, or all output, as plain text, masked as on the page."""
     return HttpResponse(
-        contents_of(task).text(part),
+        output_text(task) if part == "output" else contents_of(task).text(part),
         content_type="text/plain; charset=utf-8",
         headers={
             "Content-Disposition": f'attachment; filename="{task.pk}-{part}.txt"',

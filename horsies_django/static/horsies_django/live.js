@@ -15,6 +15,8 @@
  * seconds at the time of the response, negative if its time is still to come, and data-durations has the texts. The
  * value of a <progress data-horsies-age="14.2" max="60"> is counted too. Ages stand still while updates are paused.
  *
+ * A box with data-horsies-follow is at its end, and stays there while it grows, unless the user scrolls back.
+ *
  * It waits while the tab is hidden, and skips an element while a checkbox in it is ticked, text in it is selected or one
  * of its forms has the focus. It preserves open <details> (with an id), scroll positions of boxes (with an id), and the
  * focused element (with an id, an href or a formaction). Screen readers are not notified, so a refreshed element must
@@ -41,11 +43,16 @@ function startRefreshing() {
     element.contains(document.activeElement.closest("form")) ||
     (!getSelection().isCollapsed && getSelection().containsNode(element, true));
 
+  const boxesToFollow = (element) => [...element.querySelectorAll("[data-horsies-follow]")];
+  const showEnds = (boxes) => boxes.forEach((box) => (box.scrollTop = box.scrollHeight));
+
   function replace(element, fresh) {
     if (element.innerHTML === fresh.innerHTML) return;
     const open = new Map([...element.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
     const scrollPositions = [...element.querySelectorAll("[id]")].filter((each) => each.scrollLeft || each.scrollTop)
       .map((each) => [each.id, each.scrollLeft, each.scrollTop]);
+    const isScrolledBack = (box) => box.scrollTop + box.clientHeight < box.scrollHeight - 8;
+    const left = boxesToFollow(element).filter(isScrolledBack).map((box) => box.id);
     const active = element.contains(document.activeElement) ? document.activeElement : null;
     const focus = active && (active.id ? `#${CSS.escape(active.id)}` :
       active.matches("summary") && active.parentElement.id ? `#${CSS.escape(active.parentElement.id)} > summary` :
@@ -54,6 +61,7 @@ function startRefreshing() {
     element.replaceChildren(...document.importNode(fresh, true).childNodes);
     for (const each of element.querySelectorAll("details[id]")) if (open.has(each.id)) each.open = open.get(each.id);
     for (const [id, left, top] of scrollPositions) document.getElementById(id)?.scrollTo({ left, top, behavior: "instant" });
+    showEnds(boxesToFollow(element).filter((box) => !left.includes(box.id)));
     if (focus) element.querySelector(focus)?.focus({ preventScroll: true });
   }
 
@@ -133,6 +141,7 @@ function startRefreshing() {
     updateButton();
   }
   document.addEventListener("visibilitychange", () => scheduleRefresh(0));
+  showEnds(boxesToFollow(document));
   countAges();
   setInterval(countAges, 1000);
   scheduleRefresh(period);

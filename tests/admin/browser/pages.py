@@ -22,6 +22,7 @@ from horsies_django.models import (
     Schedule,
     Task,
     TaskAttempt,
+    TaskOutput,
     TaskStep,
     Worker,
     WorkflowEvent,
@@ -95,6 +96,13 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
             traceback=HOSTILE, error_message=HOSTILE, error_code=HOSTILE, worker_id=worker, hostname=HOSTILE, pid=1,
             fingerprint=_FINGERPRINT, location=HOSTILE,
         )  # fmt: skip
+    record = {"level": HOSTILE, "logger": HOSTILE, "message": HOSTILE}
+    for number, data in enumerate([HOSTILE, {HOSTILE: ["x" * 300, HOSTILE]}, record, {**record, "level": "ERROR"}], 1):
+        kind = "log" if number > 2 else "output"
+        TaskOutput.objects.bulk_create(
+            TaskOutput(task=task, attempt=task.attempt, sequence=number, kind=kind, data=data)
+            for task in (failed, running)
+        )
     awaiting = _task(deferred=True, enqueued_at=LATER, claim=2, waits_for=f"event:{HOSTILE}")
     kinds = (("a-step", "step", "COMPLETED"), ("failed", "step", "FAILED"), (f"event:{HOSTILE}", "event", "WAITING"))
     for number, (name, kind, status) in enumerate(kinds * 40, 1):

@@ -295,3 +295,4 @@ def _create_user() -> None:
 
 def _show_overview(console: Console, address: str) -> None:
     console.print(f"  http://{address}/admin/horsies_django/overview/", soft_wrap=True)
+    console.print(f"  http://{address}/report/ shows a report while a task writes it.", soft_wrap=True)
