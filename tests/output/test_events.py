@@ -217,6 +217,19 @@ def test_a_task_without_news_tells_when_to_come_back(client):
     assert (response.status_code, response.content) == (200, b"retry: 2000\n\n")
 
 
+def test_while_the_database_does_not_answer_a_browser_is_told_to_come_back(client, ended, monkeypatch, caplog):
+    path = open_to(ended)
+
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "NAME", "/nowhere/else")
+    response = client.get(path)
+    monkeypatch.undo()
+
+    assert (response.status_code, response.content) == (200, b"retry: 2000\n\n")
+    assert f"events end early task={ended.id} error=" in caplog.text
+    assert path.partition("token=")[2] not in caplog.text
+
+
 def test_only_get_and_head_are_allowed(client, ended):
     head, posted = client.head(open_to(ended)), client.post(open_to(ended))
 
