@@ -1,8 +1,7 @@
 """What bodies write: its order, its limit, its attempts, and what it costs."""
 
-import asyncio
-
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -44,7 +43,7 @@ def test_a_reader_gets_what_follows_a_sequence():
 
     assert data(handle, after=1) == ["b", "c"]
     assert data(handle, after=3) == []
-    assert [chunk.data for chunk in asyncio.run(handle.aoutput(2))] == ["c"]
+    assert [chunk.data for chunk in async_to_sync(handle.aoutput)(2)] == ["c"]
 
 
 @pytest.mark.parametrize("after", [-1, "1", 1.0, True, None, 2**31])
