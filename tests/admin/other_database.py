@@ -64,6 +64,9 @@ def main():
         ("new", False, None),
         ("reports", False, 3),
     ]
+    events = reverse("horsies:task-events", args=[handle.id])
+    for reader, address in ((client, events), (Client(), f"{events}?token={handle.stream_token()}")):
+        assert b'{"status":"CANCELLED"}' in reader.get(address).content
     assert workers.get().stop_requested_at is not None
     assert LogEntry.objects.count() == 9
     print("all is well")

@@ -1,9 +1,9 @@
 """Who may read the events of a task, and what one response holds."""
 
-import asyncio
 from uuid import UUID
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -217,6 +217,19 @@ def test_a_task_without_news_tells_when_to_come_back(client):
     assert (response.status_code, response.content) == (200, b"retry: 2000\n\n")
 
 
+def test_while_the_database_does_not_answer_a_browser_is_told_to_come_back(client, ended, monkeypatch, caplog):
+    path = open_to(ended)
+
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "NAME", "/nowhere/else")
+    response = client.get(path)
+    monkeypatch.undo()
+
+    assert (response.status_code, response.content) == (200, b"retry: 2000\n\n")
+    assert f"events end early task={ended.id} error=" in caplog.text
+    assert path.partition("token=")[2] not in caplog.text
+
+
 def test_only_get_and_head_are_allowed(client, ended):
     head, posted = client.head(open_to(ended)), client.post(open_to(ended))
 
@@ -230,11 +243,12 @@ def test_only_get_and_head_are_allowed(client, ended):
 def stream(async_client, path, **headers):
     """Return the response to an ASGI request and its content."""
 
+    @async_to_sync  # with the connection of this thread
     async def read():
         response = await async_client.get(path, headers=headers)
         return response, b"".join([part async for part in response]).decode()
 
-    return asyncio.run(asyncio.wait_for(read(), 60))
+    return read()
 
 
 def test_a_stream_of_a_task_that_has_ended_has_all_and_ends(async_client):
@@ -253,7 +267,7 @@ def test_a_stream_of_a_task_that_has_ended_has_all_and_ends(async_client):
 def test_a_head_request_under_asgi_ends(async_client):
     handle = jobs.writes.send(["a"])
 
-    response = asyncio.run(asyncio.wait_for(async_client.head(open_to(handle)), 60))
+    response = async_to_sync(async_client.head)(open_to(handle))
 
     assert (response.status_code, response.streaming) == (200, False)
 
