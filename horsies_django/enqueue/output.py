@@ -123,16 +123,22 @@ def follow(database: str, task_id: UUID, after: int) -> Iterator[OutputChunk]:
     Raises ValueError for a bad sequence, and the database's error.
     """
     place: Place | None = Place(task_id, checked(after))
+    is_urgent = True
     while place is not None:
-        chunks, place = _step(place, wait.wait_for_end(read_news, database, place, math.inf))
+        answer = wait.wait_for_end(read_news, database, place, math.inf, is_urgent=is_urgent)
+        chunks, place = _step(place, answer)
+        is_urgent = len(chunks) == PAGE
         yield from chunks
 
 
 async def afollow(database: str, task_id: UUID, after: int) -> AsyncIterator[OutputChunk]:
     """See :func:`follow`."""
     place: Place | None = Place(task_id, checked(after))
+    is_urgent = True
     while place is not None:
-        chunks, place = _step(place, await wait.await_end(read_news, database, place, math.inf))
+        answer = await wait.await_end(read_news, database, place, math.inf, is_urgent=is_urgent)
+        chunks, place = _step(place, answer)
+        is_urgent = len(chunks) == PAGE
         for chunk in chunks:
             yield chunk
 

@@ -126,7 +126,7 @@ def deadline_of(timeout: float | None) -> float:
 class _Waiter(Future[Answer[Any]]):
     """The answer to one call that waits for a task or a workflow."""
 
-    def __init__(self, read: Reader[Any, Any], key: Key, deadline: float, *, is_urgent: bool = True) -> None:
+    def __init__(self, read: Reader[Any, Any], key: Key, deadline: float, is_urgent: bool) -> None:
         super().__init__()
         self.read, self.key, self.deadline, self.is_urgent = read, key, deadline, is_urgent
         task_or_workflow: Any = key[0] if isinstance(key, tuple) else key
@@ -333,9 +333,12 @@ def _join(waiter: _Waiter, database: str) -> _Poller | None:
 
 
 @async_unsafe("A thread that runs an event loop can't wait for an end: use aget().")
-def wait_for_end(read: Reader[K, N], database: str, key: K, deadline: float) -> Answer[N]:
-    """Block this thread until the snapshot of ``key`` is final or ``deadline``, by time.monotonic(), has passed."""
-    waiter = _Waiter(read, key, deadline)
+def wait_for_end(read: Reader[K, N], database: str, key: K, deadline: float, *, is_urgent: bool = True) -> Answer[N]:
+    """Block this thread until the snapshot of ``key`` is final or ``deadline``, by time.monotonic(), has passed.
+
+    One that is not urgent waits for the next poll from the beginning.
+    """
+    waiter = _Waiter(read, key, deadline, is_urgent)
     if (poller := _join(waiter, database)) is not None:
         try:
             while not waiter.done() and (left := waiter.seconds_left + _GRACE) > 0:
@@ -345,15 +348,15 @@ def wait_for_end(read: Reader[K, N], database: str, key: K, deadline: float) -> 
             poller.leave(waiter)
         if answer is not None or not _has_own_connection(database):
             return answer
-        waiter = _Waiter(read, key, deadline)
+        waiter = _Waiter(read, key, deadline, is_urgent)
     while not waiter.offer(_query(read, database, [key])):
         time.sleep(min(_FIRST_POLL, max(0.0, waiter.seconds_left)))
     return waiter.result()
 
 
-async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) -> Answer[N]:
+async def await_end(read: Reader[K, N], database: str, key: K, deadline: float, *, is_urgent: bool = True) -> Answer[N]:
     """The same as :func:`wait_for_end` for coroutines."""
-    waiter = _Waiter(read, key, deadline)
+    waiter = _Waiter(read, key, deadline, is_urgent)
     try:
         poller = await sync_to_async(_join)(waiter, database)
     except asyncio.CancelledError:  # its thread may let it join all the same; then the next poll lets it go
@@ -370,7 +373,7 @@ async def await_end(read: Reader[K, N], database: str, key: K, deadline: float) 
             poller.leave(waiter)
         if answer is not None or not await sync_to_async(_has_own_connection)(database):
             return answer
-        waiter = _Waiter(read, key, deadline)
+        waiter = _Waiter(read, key, deadline, is_urgent)
     while True:
         if waiter.offer(await sync_to_async(_query)(read, database, [key])):
             return waiter.result()

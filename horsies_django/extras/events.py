@@ -22,7 +22,7 @@ from ..core.backends import all_backends
 from ..core.mask import Mask, mask_of
 from ..core.serialization import dumps
 from ..enqueue import wait
-from ..enqueue.output import News, OutputChunk, Place, checked, masked, read_news
+from ..enqueue.output import PAGE, News, OutputChunk, Place, checked, masked, read_news
 from ..models import Task
 from .views import refusal, text_response
 
@@ -106,8 +106,10 @@ def _until_now(database: str, place: Place | None, mask: Mask | None) -> str:
 async def _stream(database: str, place: Place | None, mask: Mask | None) -> AsyncIterator[str]:
     await sync_to_async(_close_connections)()
     yield _RETRY
+    is_urgent = True
     while place is not None:
-        waiting = asyncio.ensure_future(wait.await_end(read_news, database, place, math.inf))
+        coming = wait.await_end(read_news, database, place, math.inf, is_urgent=is_urgent)
+        waiting = asyncio.ensure_future(coming)
         try:
             while not (await asyncio.wait([waiting], timeout=_KEEP_ALIVE))[0]:
                 yield ": keep-alive\n\n"
@@ -118,6 +120,7 @@ async def _stream(database: str, place: Place | None, mask: Mask | None) -> Asyn
             _log(place.task_id, news)
             return
         part, place = _read(place, news, mask)
+        is_urgent = len(news.chunks) == PAGE
         yield part
 
 
