@@ -28,6 +28,9 @@ from .views import refusal, text_response
 
 logger = logging.getLogger("horsies_django")
 
+#: Neither nginx nor GZipMiddleware delays a response with these.
+_HEADERS: Final = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no", "Content-Encoding": "identity"}
+
 #: Begins each response: a browser comes back 2 seconds after its end.
 _RETRY: Final = "retry: 2000\n\n"
 
@@ -50,7 +53,7 @@ def task_events(request: HttpRequest, task_id: UUID) -> HttpResponseBase:
         response = _respond(request, task_id)
     except Error as error:
         _log(task_id, error)
-        response = _events(_RETRY)  # after an error, a browser would not come back
+        response = HttpResponse(_RETRY, headers=_HEADERS)  # after an error, a browser would not come back
     response["Cache-Control"] = "no-store"
     return response
 
@@ -75,8 +78,9 @@ def _respond(request: HttpRequest, task_id: UUID) -> HttpResponseBase:
         return text_response("There is no such task.", 404)
     database, name = task
     mask = mask_of(name) if token is None else None
-    is_stream = isinstance(request, ASGIRequest) and request.method == "GET"
-    return _events(_stream(database, place, mask) if is_stream else _until_now(database, place, mask))
+    if isinstance(request, ASGIRequest) and request.method == "GET":
+        return StreamingHttpResponse(_stream(database, place, mask), headers=_HEADERS)
+    return HttpResponse(_until_now(database, place, mask), headers=_HEADERS)
 
 
 def _find(task_id: UUID, backend: str | None) -> tuple[str, str] | None:
@@ -86,13 +90,6 @@ def _find(task_id: UUID, backend: str | None) -> tuple[str, str] | None:
         if name is not None:
             return database, name
     return None
-
-
-def _events(content: str | AsyncIterator[str]) -> HttpResponseBase:
-    response_class: Any = HttpResponse if isinstance(content, str) else StreamingHttpResponse
-    headers = {"X-Accel-Buffering": "no", "Content-Encoding": "identity"}  # neither nginx nor GZipMiddleware delays it
-    response: HttpResponseBase = response_class(content, content_type="text/event-stream", headers=headers)
-    return response
 
 
 def _until_now(database: str, place: Place | None, mask: Mask | None) -> str:
