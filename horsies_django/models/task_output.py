@@ -43,11 +43,11 @@ class TaskOutputQuerySet(models.QuerySet["TaskOutput"]):
         unsaved = [(claimed, output, chunks) for claimed, output in outputs if (chunks := output.unsaved())]
         first = [claimed for claimed, output, _ in unsaved if output.last_before is None]
         lasts = self._last_sequences([claimed.task_id for claimed in first if claimed.claim > 1])
-        rows = list[dict[str, Any]]()
+        rows, now = list[dict[str, Any]](), time.monotonic()
         for claimed, output, chunks in unsaved:
             if output.last_before is None:
                 output.last_before = lasts.get(claimed.task_id, 0)
-            rows += (self._row(claimed, output.last_before, chunk) for chunk in chunks)
+            rows += (self._row(claimed, output.last_before, chunk, now) for chunk in chunks)
         for start in range(0, len(rows), ROWS_PER_INSERT):
             self._send(rows[start : start + ROWS_PER_INSERT])
         return {output: chunks[-1].number for _, output, chunks in unsaved}
@@ -63,7 +63,7 @@ class TaskOutputQuerySet(models.QuerySet["TaskOutput"]):
         of_task = self.filter(task=OuterRef("pk")).order_by("-sequence")
         return Coalesce(Subquery(of_task.values("sequence")[:1]), 0)
 
-    def _row(self, claimed: ClaimedTask, last_before: int, chunk: Chunk) -> dict[str, Any]:
+    def _row(self, claimed: ClaimedTask, last_before: int, chunk: Chunk, now: float) -> dict[str, Any]:
         is_text = connections[self.db].vendor == "sqlite"  # it would store a part of a JSON text that is a text itself
         return {
             "task_id": claimed.task_id,
@@ -72,7 +72,7 @@ class TaskOutputQuerySet(models.QuerySet["TaskOutput"]):
             "sequence": last_before + chunk.number,
             "kind": chunk.kind.value,
             "data": dumps(chunk.data) if is_text else chunk.data,
-            "age": time.monotonic() - chunk.written_at,
+            "age": now - chunk.written_at,
         }
 
     def _send(self, rows: Sequence[dict[str, Any]]) -> None:

@@ -392,7 +392,7 @@ class Producer:
         """Let those results be stored whose rows no transaction of their executions has locked any more."""
         results = self._state.results
         results.release_unlocked(self._store.locked_ids([result.claimed for result in results.maybe_locked]))
-        return True
+        return self._watchdog.save_output()
 
     def _mark_nodes_running(self) -> bool:
         """Mark the workflow nodes of executions that have run long enough to be seen."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -58,6 +60,7 @@ def writes_at_gates(context: TaskContext, folder: str, count: int) -> None:
 @task(takes_context=True, sensitive=["iban"])
 def writes_secrets(context: TaskContext) -> None:
     context.write("the IBAN is DE02")
+    context.write(["the IBAN is DE02"])
     context.write({"iban": "DE02", "bank": "of Django", "password": "x"})
     logger.warning("the IBAN is DE02")
 
@@ -108,3 +111,41 @@ def reports_at_gates(context: TaskContext, folder: str) -> None:
 @task(takes_context=True, sensitive=["progress"])
 def reports_secrets(context: TaskContext, folder: str) -> None:
     context.progress(1, 3, "m")
+
+
+@task(takes_context=True, atomic=True, timeout=1)
+def writes_and_spins(context: TaskContext, seconds: float) -> str:
+    """Write now and then, and end late if the time limit does not end it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        context.write("spins")
+        time.sleep(0.05)
+    return "not stopped"
+
+
+@task(takes_context=True, atomic=True)
+def writes_last_words(context: TaskContext, gate: str) -> None:
+    context.write("first words")
+    wait_for_gate(gate)
+    context.write("last words")
+
+
+@task(takes_context=True)
+def writes_before_and_after(context: TaskContext, gate: str) -> None:
+    context.write("first words")
+    wait_for_gate(gate)
+    context.write("last words")
+
+
+@task(takes_context=True)
+def saves_and_writes(context: TaskContext, gate: str) -> None:
+    context.save(1)
+    write_entry("saved")
+    wait_for_gate(gate)
+    context.write("after the save")
+
+
+@task(takes_context=True, atomic=True)
+def writes_on_commit(context: TaskContext) -> None:
+    context.write("in the body")
+    transaction.on_commit(partial(context.write, "after the commit"))

@@ -8,7 +8,9 @@ import pytest
 from django.core.checks import run_checks
 
 from horsies_django import TaskStatus, testing
+from horsies_django.core.options import AttemptLogOptions
 from horsies_django.models import TaskOutput
+from horsies_django.worker.attempt_log import keeping_attempt_logs
 from tests.output import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -180,6 +182,42 @@ def test_warnings_reach_the_terminal_as_without_the_option(keep_logs, capfd):
 
     assert capfd.readouterr().err.splitlines() == ["a warning for you"]
     assert TaskOutput.objects.count() == 2
+
+
+@pytest.mark.parametrize("level", ["ERROR", "CRITICAL"])
+def test_warnings_reach_the_terminal_whatever_level_is_kept(keep_logs, capfd, level):
+    keep_logs(level=level)
+    handle = jobs.logs.send("WARNING")
+
+    drain()
+
+    assert capfd.readouterr().err.splitlines() == ["a warning for you"]
+    assert messages(handle) == []
+
+
+def test_a_project_may_have_no_handler_of_last_resort(keep_logs, monkeypatch):
+    keep_logs()
+    monkeypatch.setattr(logging, "lastResort", None)
+    handle = jobs.logs.send("WARNING")
+
+    drain()
+
+    assert messages(handle) == ["a warning for you"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_workers_of_a_process_print_warnings_once_and_leave_the_level_as_it_was(capfd, first):
+    workers = [keeping_attempt_logs(AttemptLogOptions(), name) for name in ("a", "b")]
+    with bare_root() as root:
+        for worker in workers:
+            worker.__enter__()
+        logging.getLogger("shop").warning("low stock")
+        workers[first].__exit__(None, None, None)
+        assert root.level == logging.INFO
+        workers[1 - first].__exit__(None, None, None)
+        assert (root.level, root.handlers) == (logging.WARNING, [])
+
+    assert capfd.readouterr().err.splitlines() == ["low stock"]
 
 
 def test_a_root_logger_that_the_project_has_set_up_keeps_its_level(keep_logs):

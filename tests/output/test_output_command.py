@@ -97,6 +97,7 @@ def test_viewers_see_no_text_of_a_sensitive_task_and_no_sensitive_value(output, 
     assert "DE02" not in out
     assert [chunk.data for chunk in chunks] == [
         MASKED,
+        MASKED,
         {"iban": MASKED, "bank": "of Django", "password": MASKED},
         {"level": "WARNING", "logger": "shop.reports", "message": MASKED},
     ]
