@@ -28,6 +28,7 @@ MODULES = [
     "tests.jobs.limited",
     "tests.worker.lifecycle.jobs",
     "tests.core.middleware.jobs",
+    "tests.inbox.jobs",
     "tests.output.jobs",
     "tests.steps.cost_jobs",
     "tests.reaper.retention.jobs",

@@ -32,6 +32,7 @@ MODULES = [
     "horsies_django.embedded",
     "horsies_django.exceptions",
     "horsies_django.extras.opentelemetry",
+    "horsies_django.inbox",
     "horsies_django.log",
     "horsies_django.middleware",
     "horsies_django.models",
