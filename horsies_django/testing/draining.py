@@ -135,19 +135,21 @@ class _Drain:
             for scheduler in schedulers:
                 scheduler.sync()
             self._run_due(workers, schedulers)
-            while self._bring_forward():
+            # What becomes due between the two is not brought forward.
+            while self._bring_forward() or (self._later and self._run_due(workers, schedulers)):
                 self._run_due(workers, schedulers)
         return Drained(list(self._handles.values()), self._counts())
 
-    def _run_due(self, workers: Sequence[InlineWorker], schedulers: Sequence[Scheduler]) -> None:
-        """Run what is due now."""
+    def _run_due(self, workers: Sequence[InlineWorker], schedulers: Sequence[Scheduler]) -> bool:
+        """Run what is due now; return whether something was."""
+        before = self._runs
         while True:
             with self._callbacks():
                 for scheduler in schedulers:
                     while scheduler.run_once().fired:
                         pass
             if not any(self._run_next(worker) for worker in workers) and not self._has_reaped(workers):
-                return
+                return self._runs > before
 
     def _run_next(self, worker: InlineWorker) -> bool:
         with self._callbacks():
