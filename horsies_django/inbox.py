@@ -13,26 +13,20 @@ from typing import Any, Final, TypeAlias
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import RequestDataTooBig
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
-from .core.mask import keyed_hash
 from .core.option_parsers import DurationOption
 from .core.parameters import parameters_of
+from .core.serialization import clean_text
 from .core.unique import Unique
+from .db.connection import commits_by_itself
 from .db.errors import is_outage
 from .enqueue.task import HorsiesTask
 
 __all__ = ["github_signature", "hmac_signature", "inbox", "stripe_signature"]
 
 logger = logging.getLogger("horsies_django")
-
-#: Seconds by which Stripe's clock and ours may differ; the same as in Stripe's libraries.
-STRIPE_TOLERANCE: Final = 300.0
-
-#: Maximum characters of an event's id that its unique key shows. The hash of a longer one takes its place.
-_SHOWN: Final = 100
 
 #: Headers with credentials, which no task gets.
 _CREDENTIALS: Final = {"authorization", "cookie", "proxy-authorization"}
@@ -74,7 +68,7 @@ def inbox(
 
     @csrf_exempt
     @login_not_required
-    @transaction.non_atomic_requests
+    @commits_by_itself
     def view(request: HttpRequest, *_args: Any, **_kwargs: Any) -> HttpResponse:
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -90,8 +84,8 @@ def inbox(
             if (event := _event_of(request, key, verify)) is None:
                 return HttpResponse(status=400)
             arguments = {name: value for name, value in _arguments(request, body).items() if name in wanted}
-            shown = event if len(event) <= _SHOWN else keyed_hash("inbox", event)
-            unique = Unique(key=lambda *_, **__: f"{task.task_name} {shown}", period=period)
+            digest = hashlib.sha256(f"{task.task_name} {event}".encode()).hexdigest()
+            unique = Unique(key=f"inbox {digest}", period=period)
             task.with_options(unique=unique).send(**arguments)
         except Exception:
             logger.exception("event not sent task=%s", task.task_name)
@@ -106,17 +100,18 @@ def _event_of(request: HttpRequest, key: Callable[[HttpRequest], str], verify: V
 
     Raises the error of a database that is away.
     """
+    reason = "no valid signature"
     try:
-        event = key(request) if verify is None or verify(request) else ""
+        if verify is None or verify(request):
+            event, reason = key(request), "no valid key"
+            if isinstance(event, str) and event and event == clean_text(event):
+                return event
     except Exception as error:
         if is_outage(error):
             raise
-        logger.warning("event refused path=%s", request.path, exc_info=True)
-        return None
-    if not isinstance(event, str) or not event:
-        logger.warning("event refused path=%s: no valid signature, or no key", request.path)
-        return None
-    return event
+        reason = repr(error)
+    logger.warning("event refused path=%s reason=%s", request.path, clean_text(reason))
+    return None
 
 
 def _arguments(request: HttpRequest, body: bytes) -> Mapping[str, Any]:
@@ -128,9 +123,6 @@ def _arguments(request: HttpRequest, body: bytes) -> Mapping[str, Any]:
     except UnicodeDecodeError:
         pass
     return {**arguments, "body": base64.b64encode(body).decode(), "is_base64": True}
-
-
-# Signatures.
 
 
 def hmac_signature(secret: str | bytes, *, header: str, prefix: str = "", digest: str = "sha256") -> Verify:
@@ -156,7 +148,7 @@ def github_signature(secret: str | bytes) -> Verify:
     return hmac_signature(secret, header="X-Hub-Signature-256", prefix="sha256=")
 
 
-def stripe_signature(secret: str | bytes, *, tolerance: float = STRIPE_TOLERANCE) -> Verify:
+def stripe_signature(secret: str | bytes, *, tolerance: float = 300.0) -> Verify:
     """Return a check of the signature of Stripe's webhooks, and of their time: ``tolerance`` is in seconds.
 
     Raises ValueError for an empty secret. See https://docs.stripe.com/webhooks#verify-manually.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from . import postgres
+
+V = TypeVar("V", bound=Callable[..., Any])
 
 #: Seconds to wait for SQLite's single writer before that counts as an error.
 SQLITE_TIMEOUT: Final = 30
@@ -102,6 +104,13 @@ def is_visible_only_here(alias: str) -> bool:
     connection = connections[alias]
     has_other_settings = identity_of(connection.settings_dict) != identity_of(connections.settings[alias])
     return connection.in_atomic_block or is_in_memory(alias) or has_other_settings
+
+
+def commits_by_itself(view: V) -> V:
+    """Leave a view out of the transactions of ATOMIC_REQUESTS, on each database."""
+    for alias in connections:
+        transaction.non_atomic_requests(alias)(view)
+    return view
 
 
 @contextmanager

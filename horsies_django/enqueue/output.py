@@ -39,7 +39,7 @@ class OutputChunk:
 _COLUMNS: Final = ("sequence", "attempt", "kind", "data", "at")
 
 #: Maximum chunks of one :class:`News`. The sequences of a task have no gaps.
-PAGE: Final = 1_000
+PAGE: Final = 100
 
 
 class Place(NamedTuple):

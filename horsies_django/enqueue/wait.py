@@ -71,11 +71,8 @@ class Snapshot(Protocol):
         """Whether it has ended, so that the wait is over."""
 
 
-#: The id of a task or a workflow, or a tuple that begins with one.
-Key: TypeAlias = Hashable
-
 N = TypeVar("N", bound=Snapshot)
-K = TypeVar("K", bound=Key)
+K = TypeVar("K", bound=Hashable)  # the id of a task or a workflow, or a tuple that begins with one
 
 #: Reads the snapshots of these keys from a database; keys without a row are left out.
 Reader: TypeAlias = Callable[[str, Sequence[K]], Mapping[K, N]]
@@ -126,7 +123,7 @@ def deadline_of(timeout: float | None) -> float:
 class _Waiter(Future[Answer[Any]]):
     """The answer to one call that waits for a task or a workflow."""
 
-    def __init__(self, read: Reader[Any, Any], key: Key, deadline: float, is_urgent: bool) -> None:
+    def __init__(self, read: Reader[Any, Any], key: Hashable, deadline: float, is_urgent: bool) -> None:
         super().__init__()
         self.read, self.key, self.deadline, self.is_urgent = read, key, deadline, is_urgent
         task_or_workflow: Any = key[0] if isinstance(key, tuple) else key

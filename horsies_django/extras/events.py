@@ -13,7 +13,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.contrib.auth.decorators import login_not_required
 from django.core.handlers.asgi import ASGIRequest
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
@@ -21,8 +21,9 @@ from ..core import stream_token
 from ..core.backends import all_backends
 from ..core.mask import Mask, mask_of
 from ..core.serialization import dumps
+from ..db.connection import commits_by_itself
 from ..enqueue import wait
-from ..enqueue.output import PAGE, News, OutputChunk, Place, checked, masked, read_news
+from ..enqueue.output import PAGE, News, Place, checked, masked, read_news
 from ..models import Task
 from .views import refusal, text_response
 
@@ -41,7 +42,7 @@ _KEEP_ALIVE: Final = 15.0
 _END: Final = "end"
 
 
-@transaction.non_atomic_requests
+@commits_by_itself
 @login_not_required
 def task_events(request: HttpRequest, task_id: UUID) -> HttpResponseBase:
     """Respond with the events of a task: as they come under ASGI, those until now under WSGI.
@@ -130,7 +131,11 @@ def _close_connections() -> None:
 
 def _read(place: Place, news: News, mask: Mask | None) -> tuple[str, Place | None]:
     """Return news as events, and the next place; None if the task has ended."""
-    events = [_chunk_event(masked(chunk, mask) if mask else chunk) for chunk in news.chunks]
+    events = []
+    for chunk in news.chunks:
+        data = (masked(chunk, mask) if mask else chunk).data
+        values = {"attempt": chunk.attempt, "data": data, "at": chunk.at.isoformat()}
+        events.append(_event(chunk.kind, values, chunk.sequence))
     if news.progress is not None:
         report = json.loads(news.progress or "null")
         events.append(_event("progress", mask.apply("progress", report) if mask else report))
@@ -138,11 +143,6 @@ def _read(place: Place, news: News, mask: Mask | None) -> tuple[str, Place | Non
         return "".join([*events, _event("end", {"status": news.status}, _END)]), None
     after = news.chunks[-1].sequence if news.chunks else place.after
     return "".join(events), Place(place.task_id, after, place.progress if news.progress is None else news.progress)
-
-
-def _chunk_event(chunk: OutputChunk) -> str:
-    data = {"attempt": chunk.attempt, "data": chunk.data, "at": chunk.at.isoformat()}
-    return _event(chunk.kind, data, chunk.sequence)
 
 
 def _event(name: str, data: Any, id: int | str | None = None) -> str:

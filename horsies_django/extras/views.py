@@ -9,11 +9,12 @@ from typing import TypeAlias
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 
 from ..core.backends import all_backends
 from ..core.options import Options
+from ..db.connection import commits_by_itself
 from ..models.check_migrated import check_schema
 from .access import CHALLENGE, is_open
 
@@ -32,7 +33,7 @@ def _endpoint(name: str) -> Callable[[Callable[[HttpRequest, Options], HttpRespo
     """
 
     def decorate(body: Callable[[HttpRequest, Options], HttpResponse]) -> _View:
-        @transaction.non_atomic_requests
+        @commits_by_itself
         @login_not_required
         @wraps(body)
         def view(request: HttpRequest) -> HttpResponse:

@@ -196,15 +196,13 @@ class WorkerStore:
         return TaskOutput.objects.using(self._config.database).save_unsaved(outputs)
 
     def save_output_apart(self, executions: Sequence[Execution]) -> None:
-        """Store the same in transactions of its own, and drop what the database refuses: results do not wait for it.
+        """Store the same outside of a transaction, and drop what the database refuses: results do not wait for it.
 
         Stores nothing for now if another transaction is in the way.
         """
 
         def save(batch: Sequence[Execution]) -> None:
-            with self.transaction():
-                saved = self.save_output(batch)
-            for output, number in saved.items():
+            for output, number in self.save_output(batch).items():
                 output.mark_saved(number)
 
         def drop(execution: Execution, error: Exception) -> None:

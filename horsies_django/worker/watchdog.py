@@ -124,7 +124,8 @@ class Watchdog:
         self._output_saved_at = time.monotonic()
         ended = (result.execution for result in self._state.results.all)
         unsaved = [execution for execution in (*self._state.executions, *ended) if execution.unsaved_output]
-        self._state.store.save_output_apart([execution for execution in unsaved if not execution.has_returned])
+        if running := [execution for execution in unsaved if not execution.has_returned]:
+            self._state.store.save_output_apart(running)
         return True
 
     def check_memory(self) -> None:

@@ -308,6 +308,7 @@ def test_a_node_reports_the_nodes_the_time_or_the_event_it_waits_for(client):
     assert [str(reason.code) for reason in reasons_of_node(node)] == ["WORKFLOW_PAUSED", "WAITS_FOR_NODES"]
 
 
+@pytest.mark.slow
 def test_a_started_worker_removes_the_reason_no_worker(worker):
     handle = tasks.noop.schedule(3_600)
     assert codes(handle) == ["SCHEDULED", "NO_WORKER"]

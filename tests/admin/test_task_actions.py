@@ -161,6 +161,7 @@ def test_run_now_makes_a_scheduled_task_run_at_once(staff, drain):
     assert handle.status() == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_run_now_wakes_an_idle_worker(staff, worker):
     worker()
     handle = tasks.add.schedule(3600, 1)

@@ -67,6 +67,7 @@ def walk(client, link, **query):
 # Pages.
 
 
+@pytest.mark.slow
 def test_paging_either_way_shows_each_task_once_newest_first(staff):
     rows = make_many(120)
     client = staff("view_task")

@@ -27,6 +27,7 @@ def make(**columns):
     return Task.objects.create(task_name=tasks.noop.module_path, **columns).pk
 
 
+@pytest.mark.slow
 def test_a_path_finds_keyword_arguments_positions_and_parameters(staff):
     order = {"id": 42, "lines": [{"sku": "A-1"}, {"sku": "B-2"}], "is_paid": True, "note": None, "shop": "North Side"}
     by_name = tasks.identity.send(value=order).id

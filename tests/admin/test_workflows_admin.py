@@ -260,6 +260,7 @@ def test_paging_through_the_nodes_of_one_box_shows_each_node_once(staff):
         assert len(seen) == len(set(seen)) == size
 
 
+@pytest.mark.slow
 def test_the_page_needs_as_many_queries_for_500_nodes_as_for_5(staff, django_assert_max_num_queries):
     client = staff(*ALL, "view_task")
     counts = []
@@ -698,6 +699,7 @@ def act_on_all(client, action, **form):
     return response.wsgi_request
 
 
+@pytest.mark.slow
 def test_an_action_applies_to_all_matching_workflows_in_batches(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     handles = [row("many", {}) for _ in range(50)]

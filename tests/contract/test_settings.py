@@ -73,6 +73,7 @@ def test_a_duration_can_be_a_text_seconds_or_a_timedelta():
     assert retention(None) is None
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_check_prints_every_mistake_at_once(tmp_path):
     (tmp_path / "wrong.py").write_text(

@@ -83,6 +83,7 @@ def round_trip(value, *, typed):
     return decode(json.loads(dumps(encode(value, typed=typed, where="it"))), typed=typed)
 
 
+@pytest.mark.slow
 @given(VALUES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_rich_value_round_trips_with_its_type(value):

@@ -351,6 +351,7 @@ def test_a_reader_that_closes_the_pipe_early_causes_no_error(transactional_db):
     assert "BrokenPipe" not in message
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_task_command_exits_1_without_tables(tmp_path):
     process = Process("horsies_task", "list", DATABASE_URL=f"sqlite:///{tmp_path}/empty.sqlite3")

@@ -61,6 +61,7 @@ def test_a_bad_sequence_is_named_by_follow():
         run(collect(handle, -1))
 
 
+@pytest.mark.slow
 def test_readers_at_different_places_each_get_what_they_lack(worker, tmp_path):
     worker("--threads", "2")
     handle = jobs.writes_at_gates.send(str(tmp_path), 4)

@@ -43,6 +43,7 @@ def test_what_was_stored_before_a_kill_is_there_and_the_retry_comes_after_it(wor
     assert by_attempt(handle.id) == {1: numbers, 2: [*numbers, "end"]}
 
 
+@pytest.mark.slow
 def test_a_worker_that_stops_stores_what_a_body_has_written_just_before(worker, gate, entries):
     process = worker("-v0", "--shutdown-timeout", "0")
     handle = jobs.counts.send(str(gate), COUNT)

@@ -157,6 +157,7 @@ def test_travel_to_needs_an_aware_time():
         travel_to(datetime(2030, 1, 1))
 
 
+@pytest.mark.slow
 def test_nothing_but_a_test_moves_the_clock():
     code = "import django; django.setup()\nfrom horsies_django.testing import travel\nwith travel(days=1): pass"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -73,6 +73,7 @@ def test_a_task_that_expires_before_its_retry_reports_its_last_error(drain, stat
     )
 
 
+@pytest.mark.slow
 def test_a_fixed_policy_retries_once_for_each_delay_and_then_fails(worker):
     worker()
 

@@ -134,6 +134,7 @@ def ends_of_fan(count, meter=None):
     return first, last, after
 
 
+@pytest.mark.slow
 def test_the_last_of_300_nodes_to_end_costs_as_many_statements_as_the_first():
     first, last, after = map(statements, ends_of_fan(300))
     of_one = ends(fan_of(1))

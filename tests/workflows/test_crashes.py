@@ -103,6 +103,7 @@ def test_a_subworkflow_is_built_again_after_its_worker_dies(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
+@pytest.mark.slow
 def test_a_subworkflow_fails_after_many_workers_die_building_it(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     for _ in range(11):

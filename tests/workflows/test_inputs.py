@@ -178,6 +178,7 @@ def test_a_node_that_waits_for_a_retry_stays_open(drain):
     assert value(handle, "one") == 2
 
 
+@pytest.mark.slow
 def test_a_node_fails_after_its_last_attempt(drain):
     nodes = {"one": bodies.flaky_with_retries.node()(key="never", fails=9)}
     nodes["two"] = bodies.echo.node(waits_for=[nodes["one"]])()

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from ...core.mask import MASKED, Mask
 from ...core.status import OutputKind
-from ...enqueue.output import OutputChunk, read
+from ...enqueue.output import OutputChunk, masked, read
 from ...models import Task, TaskOutput
 from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.json_text import chunks as json_chunks
@@ -92,16 +92,14 @@ def _readable(rows: Iterable[Any]) -> list[OutputChunk]:
 def _entries(chunks: Iterable[OutputChunk], mask: Mask) -> Iterator[Entry]:
     """Yield the output, masked. Texts that follow one another are one entry, as they may be parts of a line."""
     zone = get_current_timezone()
-    shown = (
-        (chunk, mask.apply_to_output(chunk.data, is_log=chunk.kind == OutputKind.LOG), chunk.at.astimezone(zone))
-        for chunk in chunks
-    )
+    shown = ((masked(chunk, mask), chunk.at.astimezone(zone)) for chunk in chunks)
     for (attempt, day, is_text), run in groupby(shown, _group):
         if is_text:
-            texts = [data for _chunk, data, _at in run]
+            texts = [chunk.data for chunk, _at in run]
             yield Entry(attempt, day, MASKED if {*texts} == {MASKED} else "".join(texts))
             continue
-        for chunk, data, at in run:
+        for chunk, at in run:
+            data = chunk.data
             if chunk.kind == OutputKind.LOG and isinstance(data, dict):
                 time = f"{at:%H:%M:%S}.{at.microsecond // 1_000:03}"
                 level, logger, message = (str(data.get(name, "")) for name in ("level", "logger", "message"))
@@ -111,9 +109,9 @@ def _entries(chunks: Iterable[OutputChunk], mask: Mask) -> Iterator[Entry]:
                 yield Entry(attempt, day, text)
 
 
-def _group(shown: tuple[OutputChunk, Any, datetime]) -> tuple[int, date, bool]:
-    chunk, data, at = shown
-    return chunk.attempt, at.date(), chunk.kind == OutputKind.OUTPUT and isinstance(data, str)
+def _group(shown: tuple[OutputChunk, datetime]) -> tuple[int, date, bool]:
+    chunk, at = shown
+    return chunk.attempt, at.date(), chunk.kind == OutputKind.OUTPUT and isinstance(chunk.data, str)
 
 
 def _heading(attempt: int, day: date) -> str:

@@ -187,6 +187,7 @@ def test_a_thousand_waiting_coroutines_share_one_listener(worker):
     assert len(listeners) == 1
 
 
+@pytest.mark.slow
 def test_the_listener_stops_after_the_last_waiter_has_its_result(worker):
     worker("-v0")
     (handle,) = send_delayed(600)

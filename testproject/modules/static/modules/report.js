@@ -25,6 +25,6 @@ if (report) {
     state.textContent = { COMPLETED: "Completed" }[JSON.parse(event.data).status] ?? "Not completed";
   });
   events.addEventListener("error", () => {
-    if (events.readyState === EventSource.CLOSED) state.textContent = "The task has been deleted.";
+    if (events.readyState === EventSource.CLOSED) state.textContent = "It can't be read any more.";
   });
 }
