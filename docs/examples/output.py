@@ -18,7 +18,7 @@ def report(context: TaskContext) -> None:
         context.write(f"{month}\n")
     if not context.is_last_attempt:
         raise ConnectionError("the shop is away")
-    logger.warning("no orders in %s", "March")
+    logger.info("no orders in %s", "March")
     context.write({"months": 2})
 
 
@@ -33,6 +33,6 @@ print([chunk.data for chunk in handle.output(after=4)])
 # 2 attempt 1 output 'February\n'
 # 3 attempt 2 output 'January\n'
 # 4 attempt 2 output 'February\n'
-# 5 attempt 2 log {'level': 'WARNING', 'logger': 'shop', 'message': 'no orders in March'}
+# 5 attempt 2 log {'level': 'INFO', 'logger': 'shop', 'message': 'no orders in March'}
 # 6 attempt 2 output {'months': 2}
-# [{'level': 'WARNING', 'logger': 'shop', 'message': 'no orders in March'}, {'months': 2}]
+# [{'level': 'INFO', 'logger': 'shop', 'message': 'no orders in March'}, {'months': 2}]
