@@ -5,6 +5,8 @@ from tests.settings import INSTALLED_APPS
 
 # The tasks of this app are for a queue that TASKS below does not have.
 INSTALLED_APPS = [name for name in INSTALLED_APPS if name != "testproject.modules"]
+ROOT_URLCONF = __name__  # nor its view
+urlpatterns: list[object] = []
 
 USE_TZ = False
 TASKS = {

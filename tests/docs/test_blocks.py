@@ -43,7 +43,7 @@ TEXTS = {
     ("docs/deploying.md", "condition: shop.conditions.is_large: no condition"): "tests/ops/test_deploy_check.py",
     ("docs/first-week.md", "# /etc/shop/environment"): "tests/docs/test_first_week.py",
     ("docs/first-week.md", "*/5 * * * * set -a"): "tests/docs/test_first_week.py",
-    ("docs/output.md", '<pre id="answer"'): "tests/output/test_event_browser.py",
+    ("docs/output.md", '<pre id="report"'): "tests/output/test_event_browser.py",
     ("docs/security.md", "user=ann via=horsies_task act=task.cancel"): "tests/core/test_operation_log.py",
     ("docs/tutorial.md", "worker ready …"): "tests/docs/test_tutorial.py",
     ("docs/upgrading.md", "CommandError: Database 'default' lacks"): "tests/models/test_check_migrated.py",
