@@ -89,7 +89,7 @@ def checked(after: int) -> int:
 
 
 def read_news(database: str, places: Sequence[Place]) -> Mapping[Place, News]:
-    """Return what has come since these places, in one statement, and a second one if there are new chunks."""
+    """Return the news since these places. Takes one statement, and a second one if there are new chunks."""
     from ..models import Task, TaskOutput
 
     stored = TaskOutput.objects.using(database).order_by("task", "sequence")

@@ -38,7 +38,7 @@ _RETRY: Final = "retry: 2000\n\n"
 #: Seconds of silence after which a comment shows whether the client is still there.
 _KEEP_ALIVE: Final = 15.0
 
-#: The id of the last event. A browser that comes back with it is told to stop.
+#: The id of the last event. A browser that comes back with it gets status 204 and stops.
 _END: Final = "end"
 
 

@@ -95,7 +95,7 @@ def test_what_other_threads_and_other_tasks_log_is_not_kept(keep_logs, send_scri
     keep_logs()
 
     def body(context):
-        thread = threading.Thread(target=logging.getLogger("shop").error, args=["of nobody"])
+        thread = threading.Thread(target=logging.getLogger("shop").error, args=["of a thread"])
         thread.start()
         thread.join()
         logging.getLogger("shop").error("of the body")
