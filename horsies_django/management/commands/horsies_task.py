@@ -67,7 +67,7 @@ class Command(QueueCommand):
         by_id.add_argument("ids", metavar="ID", nargs="+", help="Ids of tasks; - reads ids from standard input.")
         output_parser = self.add_action(actions, "output", "Print what a task has written and logged.", _JSON)
         output_parser.add_argument("id", metavar="ID", help="The id of the task.")
-        output_parser.add_argument("--follow", action="store_true", help="Also print new output, until the task has ended.")
+        output_parser.add_argument("--follow", action="store_true", help="Print new output too, until the task ends.")
         output_parser.add_argument("--after", metavar="N", help="Start after the chunk with this sequence.")
         for name, text in _ACTS.items():
             action_parser = self.add_action(actions, name, text, _JSON)
