@@ -94,13 +94,14 @@ def test_each_row_is_counted_once_although_runners_are_killed(worker):
 
 def test_a_cursor_in_a_transaction_of_its_own_counts_rows_twice(worker):
     first, count = create(3)
-    send(jobs.counts_range_by_hand, first, count, 2, size=50, pause=0.05)
+    send(jobs.counts_range_by_hand, first, count, 2, size=50, pause=0.1)
     worker("--processes", "2", "--threads", "1", "--poll-interval", "0.1", runners=2)
 
-    kill_runners(Task.objects.filter(checkpoint__isnull=False), 3)
+    # One kill may miss the time between the two transactions, or hit a turn that was counted twice already.
+    kill_runners(Task.objects.filter(checkpoint__isnull=False), 8)
 
     wait_until(lambda: not is_running())
-    assert counted().get(2, 0) > 0
+    assert max(counted()) > 1
 
 
 @pytest.mark.nightly
