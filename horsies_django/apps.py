@@ -55,10 +55,12 @@ class HorsiesConfig(AppConfig):
         from . import checks
         from .core import compat  # noqa: F401  # imported for its side effects
         from .core.printable import sanitize_logs
+        from .models.about import listen_to_deletes
 
         sanitize_logs()
         subscribe()
         load_modules()
+        listen_to_deletes()
         register(checks.check_workflows)
         register(checks.check_schedules)
         register(checks.check_modules)

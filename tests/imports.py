@@ -25,6 +25,7 @@ MAY_IMPORT_BY_STRING = {
     f"{PACKAGE}.apps": "the modules of each app, and those of OPTIONS",
     f"{PACKAGE}.core.middleware": "the middleware that OPTIONS names",
     f"{PACKAGE}.core.option_parsers": "the functions that OPTIONS names",
+    f"{PACKAGE}.db.row_key": "the models of installed apps, which are imported already",
     f"{PACKAGE}.db.online": "the models of a migration's state, which are classes of no module",
 }
 

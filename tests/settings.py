@@ -6,7 +6,7 @@ from pathlib import Path
 from testproject.settings import *  # noqa: F403
 from testproject.settings import DATABASES, INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.jobs"]
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.jobs", "tests.about"]
 DEBUG = False
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # fast; users last for one test
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
@@ -15,6 +15,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 
 #: Modules that workers in other processes import.
 MODULES = [
+    "tests.about.jobs",
     "tests.admin.page_jobs",
     "tests.admin.step_jobs",
     "tests.worker.atomic.jobs",
@@ -60,6 +61,10 @@ TASKS = {
         "OPTIONS": {
             "modules": [name for name in os.environ.get("TEST_MODULES", ",".join(MODULES)).split(",") if name],
             "disable_undeclared_schedules_after": float(os.environ.get("TEST_UNDECLARED_AFTER", "600")),
+            "about": {
+                **{f"about.{name}": {"on_delete": "cancel"} for name in ("Order", "Place", "Ticket", "Seat")},
+                "about.Invoice": {"on_delete": "keep"},
+            },
             "recovery": {
                 "claimed_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
                 "running_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),

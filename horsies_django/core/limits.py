@@ -96,7 +96,8 @@ class LimitTerms(NamedTuple):
 
 def terms_of(task: FrameworkTask[..., Any]) -> LimitTerms:
     """Return the limits that a task declares; a task of another backend declares none."""
-    return LimitTerms(getattr(task, "max_concurrency", None), getattr(task, "rate_limit", None))
+    is_single = getattr(task, "one_at_a_time", None) is not None
+    return LimitTerms(1 if is_single else getattr(task, "max_concurrency", None), getattr(task, "rate_limit", None))
 
 
 def declared_terms(path: str | None) -> LimitTerms | None:

@@ -264,6 +264,14 @@ class AttemptLogOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AboutOptions:
+    """What becomes of the tasks about a row of a model when the row is deleted."""
+
+    # "cancel" also keeps a task from beginning whose row is gone, however it was deleted.
+    on_delete: Literal["cancel", "keep"] = _option("cancel", one_of("cancel", "keep"))
+
+
+@dataclass(frozen=True, slots=True)
 class AdminOptions:
     """The options of the queue's pages in the admin."""
 
@@ -295,6 +303,8 @@ class Options:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     embedded: EmbeddedOptions = field(default_factory=EmbeddedOptions)
     defaults: DefaultOptions = field(default_factory=DefaultOptions)
+    # By label of a model, like "shop.Order".
+    about: Mapping[str, AboutOptions] = field(default_factory=dict)
     # None: no log records are kept.
     attempt_log: AttemptLogOptions | None = None
     admin: AdminOptions = field(default_factory=AdminOptions)
@@ -360,6 +370,8 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
             values[name] = kind(**_section(kind, stored[name], f"{root}['{name}']", problems))
     if "queues" in stored:
         values["queues"] = dict(_queues(stored["queues"], queues, f"{root}['queues']", problems))
+    if "about" in stored:
+        values["about"] = dict(_about(stored["about"], f"{root}['about']", problems))
     options = Options(**values)
     for name in ("recovery", "defaults"):
         problems += getattr(options, name).rules_between_keys(f"{root}['{name}']")
@@ -405,6 +417,14 @@ def worker_option(name: str, value: object) -> Any:
         return rule.parse(value)
     except ValueError:
         raise ValueError(f"{value!r} is not allowed; allowed: {rule.allowed}") from None
+
+
+def _about(stored: object, path: str, problems: list[Problem]) -> Iterator[tuple[str, AboutOptions]]:
+    if not isinstance(stored, Mapping) or not all(isinstance(label, str) for label in stored):
+        problems.append(Problem(path, stored, "a dict of a model's label to options", "See the page on settings."))
+        return
+    for label, options in stored.items():
+        yield label, AboutOptions(**_section(AboutOptions, options, f"{path}[{label!r}]", problems))
 
 
 def _queues(stored: object, names: set[str], path: str, problems: list[Problem]) -> Iterator[tuple[str, QueueOptions]]:

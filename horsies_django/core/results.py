@@ -48,6 +48,7 @@ class OutcomeCode(StrEnum):
     """The task ended in another way than by its own value or error."""
 
     TASK_CANCELLED = "TASK_CANCELLED"
+    ABOUT_ROW_GONE = "ABOUT_ROW_GONE"
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_TIMEOUT = "TASK_TIMEOUT"
     TASK_RETRY = "TASK_RETRY"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from ..core.middleware import load_factory
 from ..core.options import Parsed, QueueOptions, backend_problems
 from ..db.check_database import database_problem
 from ..db.connection import identity_of, pool_size
+from ..db.row_key import model_of, problem_of_model, root_model
 
 if TYPE_CHECKING:
     from ..core.options import Options
@@ -50,6 +52,7 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
         )
     messages += _check_order(alias, parsed.options)
     messages += _check_listen_database(alias, parsed.options)
+    messages += _check_about(alias, parsed.options)
     if parsed.options.database in settings.DATABASES:
         if apps.is_installed("horsies_django"):
             messages += _check_router(alias, parsed.options.database)
@@ -92,6 +95,27 @@ def _check_listen_database(alias: str, options: Options) -> Iterator[CheckMessag
         return
     hint = "Name an alias that leads to the same database without a pooler, or remove it."
     yield Error(problem, hint=hint, obj=alias, id="horsies.E012")
+
+
+def _check_about(alias: str, options: Options) -> Iterator[CheckMessage]:
+    """Yield an error for each model whose rows no task can be about."""
+    for label in options.about:
+        where = f"TASKS['{alias}']['OPTIONS']['about']"
+        if (model := model_of(label)) is None:
+            labels = [model._meta.label for model in apps.get_models()]
+            near = difflib.get_close_matches(label, labels, n=1)
+            problem = f"{where} has {label!r}; allowed: labels of models, like 'shop.Order'."
+            hint = f"Did you mean {near[0]!r}?" if near else ""
+        else:
+            root, hint = root_model(model), "See the page on tasks about rows."
+            if label != root._meta.label:
+                problem = f"{where} has {label!r}, whose tasks are about the row of {root._meta.label}"
+                problem += f"; allowed: {root._meta.label!r}."
+            elif problem := problem_of_model(model, options.database):
+                problem = f"{where}: {problem}"
+            else:
+                continue
+        yield Error(problem, hint=hint or None, obj=alias, id="horsies.E013")
 
 
 def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:

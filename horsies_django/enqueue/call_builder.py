@@ -234,8 +234,8 @@ class CallBuilder(Target):
 
     @classmethod
     def of(cls, task: HorsiesTask[..., Any], options: Options) -> CallBuilder:
-        """Return the builder of a task's calls; a cached one unless the task has metadata."""
-        if task.metadata is not None:  # a mutable dict
+        """Return the builder of a task's calls; a cached one unless the task has metadata or is about a row."""
+        if task.metadata is not None or task.about_row is not None:  # a mutable dict; few calls are about the same row
             return cls(options, task)
         key = id(task), id(options)  # comparing all options of two tasks would take longer than a send
         builder = _builders.get(key)
@@ -249,8 +249,8 @@ class CallBuilder(Target):
     def has_fixed_options(self) -> bool:
         """Whether all calls have the options of the task: their rows differ in id, time and arguments alone."""
         task = self.task
-        of_one_call = (task.run_after, task.metadata, task.unique, task.unique_key, task.task_id, task.gather)
-        return all(option is None for option in of_one_call) and not self._options.middleware
+        own = (task.run_after, task.metadata, task.unique, task.unique_key, task.task_id, task.gather, task.about_row)
+        return all(option is None for option in own) and not self._options.middleware
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call, with its keys. Raises the errors of :mod:`~.call_keys` too."""
@@ -296,6 +296,8 @@ class CallBuilder(Target):
         }
         if task.gather is not None and task.run_after is not None:
             columns |= DELAYED_COLUMNS
+        if task.about_row is not None:
+            columns |= {"about_model": task.about_row.model, "about_id": task.about_row.key}
         if task.unique is not None:
             columns |= _unique_columns(task.unique, task.run_after)
         debounce = None if task.unique is None else task.unique.delay

@@ -31,7 +31,7 @@ KEY_LENGTH: Final = 255
 _SHOWN: Final = 200
 
 #: The options of a send that only fit a task of its own.
-_NOT_SHARED: Final = ("unique_key", "task_id", "good_until")
+_NOT_SHARED: Final = ("unique_key", "task_id", "good_until", "about_row")
 
 
 def limit_key_of(
@@ -45,6 +45,11 @@ def limit_key_of(
     callable raises.
     """
     scope, key = task.concurrency_scope or task.task_name, task.concurrency_key
+    if task.one_at_a_time is not None:
+        if task.about_row is None:
+            return None
+        own = f"{scope}:{task.about_row}"
+        return own if len(own) <= LENGTH else _hidden_limit_key(scope, str(task.about_row))
     if key is None:
         return scope
     bound = parameters.bind_partial(args, kwargs)
@@ -58,9 +63,11 @@ def limit_key_of(
     room = LENGTH - len(scope) - 1
     if not 0 < len(text) <= room or text != clean_text(text):
         raise ValueError(f"concurrency_key of {task.task_name} gave {shown}; allowed: 1 to {room} characters.")
-    if is_hidden:
-        return f"{scope[:_SHOWN]}:#{keyed_hash('limit', f'{scope}:{text}')}"
-    return f"{scope}:{text}"
+    return _hidden_limit_key(scope, text) if is_hidden else f"{scope}:{text}"
+
+
+def _hidden_limit_key(scope: str, text: str) -> str:
+    return f"{scope[:_SHOWN]}:#{keyed_hash('limit', f'{scope}:{text}')}"
 
 
 def partial_limit_key(

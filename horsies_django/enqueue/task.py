@@ -25,6 +25,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from django.db.models import Model
 
 from ..core.backends import ConfiguredBackend
 from ..core.compat import (
@@ -53,6 +54,7 @@ from ..core.registry import (
 )
 from ..core.retry import MAX_INTERVAL, Backoff, RetryPolicy, is_interval, takes_context
 from ..core.unique import Unique
+from ..db.row_key import RowRef, row_ref
 from .context import TaskContext
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ class TaskOptions(TypedDict, total=False):
     concurrency_key: ConcurrencyKey | None
     concurrency_scope: str | None
     max_concurrency: int | None
+    one_at_a_time: Literal["about"] | None
     rate_limit: str | None
     metadata: Mapping[str, Any] | None
     sensitive: Sensitive
@@ -133,6 +136,7 @@ class HorsiesTask(_GenericTask[P, T]):
     concurrency_key: ConcurrencyKey | None = None
     concurrency_scope: str | None = None
     max_concurrency: int | None = None
+    one_at_a_time: Literal["about"] | None = None
     rate_limit: str | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)
     sensitive: Sensitive = field(default=(), hash=False)
@@ -141,6 +145,7 @@ class HorsiesTask(_GenericTask[P, T]):
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
+    about_row: RowRef | None = None
     _given_name: str | None = field(default=None, repr=False)  # "" if none was given, None before __post_init__()
     _backoff_takes_context: bool | None = field(default=None, repr=False, compare=False)  # None: not known yet
 
@@ -202,6 +207,17 @@ class HorsiesTask(_GenericTask[P, T]):
         if "retention" in options:
             options["retention"] = _merged_retention(self.retention, options["retention"])
         return self._with_run_after(options) if "run_after" in options else replace(self, **options)
+
+    def about(self, instance: Model) -> HorsiesTask[P, T]:
+        """Return a copy whose calls are about this row: ``remind.about(order).send(order.pk)``.
+
+        A call about a proxy is about its concrete model, and one about a child about its topmost parent. See
+        ``OPTIONS["about"]`` for what a delete of the row does.
+
+        Raises TypeError for anything but an instance of a model, ValueError for one that is not saved, and InvalidTask
+        for one whose key is not of integers, texts or UUIDs, or that is in another database than the queue.
+        """
+        return replace(self, about_row=row_ref(instance))
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Enqueue a call as part of the current transaction and return its handle.
@@ -439,9 +455,10 @@ class SendingBackend(ConfiguredBackend, ABC):
         return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
 
 
-_OWN_OPTIONS: Final = frozenset(
-    entry.name for entry in fields(HorsiesTask) if not entry.name.startswith("_")
-) - frozenset(entry.name for entry in fields(FrameworkTask))
+_OWN_OPTIONS: Final = frozenset(entry.name for entry in fields(HorsiesTask) if not entry.name.startswith("_")) - {
+    "about_row",
+    *(entry.name for entry in fields(FrameworkTask)),
+}
 #: The values that None stands for, for options that can't be None in the framework.
 _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
     "priority": DEFAULT_TASK_PRIORITY,
@@ -527,6 +544,7 @@ def task(
     - ``timeout`` is in seconds. With ``atomic``, the function's work, its COMPLETED status and its attempt are one
       transaction on the queue's database.
     - ``max_concurrency`` and ``rate_limit`` apply to each ``concurrency_key`` (see :mod:`~.limits`).
+      ``one_at_a_time="about"`` runs one call at a time for each row that calls are about.
     - ``sensitive`` names the arguments and the keys of results to mask (see :mod:`~.masking`).
     - ``unique``, a :class:`~horsies_django.Unique`, deduplicates calls. ``gather``, a :class:`Gather`, passes calls of
       a short time to one run as a list.

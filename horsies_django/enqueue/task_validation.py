@@ -12,9 +12,10 @@ from uuid import UUID
 from django.utils import timezone
 
 from ..core.annotations import bare_signature
+from ..core.backends import config_of
 from ..core.clock import DATES_ALLOWED, is_in_range
 from ..core.grouping_policy import Gather
-from ..core.limits import Rate
+from ..core.limits import Rate, terms_of
 from ..core.option_parsers import LONGEST_DURATION, problems_of_mapper
 from ..core.parameters import parameters_of
 from ..core.registry import NAME_LENGTH, is_module_level
@@ -22,6 +23,7 @@ from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
 from ..core.serialization import clean_text
 from ..core.unique import RESERVED, Unique
+from ..db.row_key import model_of, problem_of_model
 from .call_keys import names_in
 from .task import HorsiesTask
 
@@ -79,6 +81,7 @@ _RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
         "a collection of names, each a text, or a callable (name, value) -> bool, no coroutine function",
     ),
     "max_concurrency": (lambda count: _is_whole(count) and count >= 1, "a whole number from 1 on, or None"),
+    "one_at_a_time": (lambda option: option == "about", "'about', or None"),
     "concurrency_scope": (lambda scope: _is_text(scope, 100), "a text of 1 to 100 characters"),
     "gather": (lambda gather: isinstance(gather, Gather), "a Gather, or None"),
 }
@@ -113,7 +116,14 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         stored_retention(task.retention)
     except ValueError as error:
         yield f"retention: {error}"
+    yield from _about_problems(task)
     yield from problems_of_deadline(task)
+
+
+def _about_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    model = None if task.about_row is None else model_of(task.about_row.model)
+    if model is not None and (problem := problem_of_model(model, config_of(task.backend).database)):
+        yield f"about(): {problem}"
 
 
 def problems_of_deadline(task: HorsiesTask[..., Any]) -> Iterator[str]:
@@ -148,12 +158,11 @@ def _grouping_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
 
 
 def _limit_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    max_concurrency, rate = task.max_concurrency, task.rate_limit
-    if rate is not None:
-        try:
-            Rate.parse(rate)
-        except ValueError as error:
-            yield f"rate_limit: {error}"
+    max_concurrency, rate = terms_of(task)
+    for name in ("max_concurrency", "concurrency_key"):
+        if task.one_at_a_time is not None and (value := getattr(task, name)) is not None:
+            yield f"{name} is {value!r} and one_at_a_time is {task.one_at_a_time!r}; allowed: one of them."
+    yield from _rate_problems(rate)
     if max_concurrency is None and rate is None:
         for name in ("concurrency_key", "concurrency_scope"):
             if (value := getattr(task, name)) is not None:
@@ -162,6 +171,13 @@ def _limit_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield "gather is set; allowed with it: neither max_concurrency nor rate_limit."
     if task.concurrency_key is not None and (problem := _problem_of_key(task.concurrency_key, task)):
         yield f"concurrency_key is {task.concurrency_key!r}{problem}"
+
+
+def _rate_problems(rate: str | None) -> Iterator[str]:
+    try:
+        Rate.parse(rate if rate is not None else "1/s")
+    except ValueError as error:
+        yield f"rate_limit: {error}"
 
 
 def _problem_of_key(key: str | Callable[..., str | None], task: HorsiesTask[..., Any]) -> str | None:

@@ -67,6 +67,8 @@ class ClaimedTask(NamedTuple):
     workflow_id: UUID | None
     has_inputs: bool
     limit_key: str | None = None
+    about_model: str | None = None
+    about_id: str | None = None
     start_deadline: float | None = None
 
     def __repr__(self) -> str:

@@ -7,13 +7,14 @@ from operator import or_
 from typing import Any, Final, Self
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 from django.db.models.lookups import LessThan
 
 from ..core.status import TASK_LIVE_STATES, BeatRole, TaskStatus
 from ..core.unique import HOLDING, UniqueUntil
 from ..db.expressions import BoundParam, NowPlus
 from ..db.now import Now
+from ..db.row_key import KeyText, root_model, row_ref
 from .claim.query import DUE_AT, ClaimQuerySet, RowT
 from .heartbeat import Heartbeat
 
@@ -117,6 +118,24 @@ class TaskFilterQuerySet(ClaimQuerySet[RowT]):
     def held_by(self, worker_id: str | BoundParam) -> Self:
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)
+
+    def about(self, instance: Model) -> Self:
+        """The tasks about a row. Raises TypeError or ValueError for anything but a saved instance."""
+        row = row_ref(instance)
+        return self.filter(about_model=row.model, about_id=row.key)
+
+    def about_any(self, rows: QuerySet[Any]) -> Self:
+        """The tasks about the rows of a queryset: ``Task.objects.about_any(Order.objects.filter(…))``."""
+        keys = rows.values_list(KeyText(rows.model))
+        return self.filter(about_model=root_model(rows.model)._meta.label, about_id__in=keys)
+
+    def about_outer(self, model: type[Model]) -> Self:
+        """The tasks about the row of an outer queryset of ``model``.
+
+        ``Order.objects.filter(Exists(Task.objects.archived().about_outer(Order)))`` are the orders with a failed task.
+        """
+        key = KeyText(model, is_outer=True)
+        return self.filter(about_model=root_model(model)._meta.label, about_id=key)
 
     def holding_unique_key(self, *unique_keys: str) -> Self:
         """The tasks that hold these unique keys, at most one per key."""

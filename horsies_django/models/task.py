@@ -103,6 +103,12 @@ class Task(models.Model):
         _("grouped calls"), null=True, blank=True, help_text=_("Number of calls that the task receives as a list.")
     )
     metadata = JSONField(_("metadata"), null=True, blank=True)
+    about_model = models.CharField(
+        _("about model"), max_length=201, null=True, blank=True, help_text=_("The model of the row it is about.")
+    )
+    about_id = models.CharField(
+        _("about row"), max_length=255, null=True, blank=True, help_text=_("The key of that row; JSON if composite.")
+    )
     schedule_id = models.PositiveBigIntegerField(
         _("schedule"), null=True, blank=True, help_text=_("The schedule that sent the task.")
     )
@@ -216,6 +222,11 @@ class Task(models.Model):
                 fields=["waits_for", "id"],
                 condition=Q(waits_for__isnull=False),
                 name="horsies_task_waits_for",
+            ),
+            models.Index(
+                fields=["about_model", "about_id", "id"],
+                condition=Q(about_model__isnull=False),
+                name="horsies_task_about",
             ),
             models.Index(
                 fields=["kept_until"],

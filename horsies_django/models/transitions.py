@@ -94,6 +94,8 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "workflow_id",
     "has_inputs",
     "limit_key",
+    "about_model",
+    "about_id",
     SecondsUntil("good_until"),
 )
 
@@ -105,6 +107,12 @@ _KEY_RELEASED: Final[dict[str, Any]] = {
     )
 }
 
+
+#: The errors of cancelled tasks.
+_CANCELLED: Final = TaskError[None](error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.")
+_ROW_GONE: Final = TaskError[None](
+    error_code=OutcomeCode.ABOUT_ROW_GONE, message="The row that the task is about was deleted."
+)
 
 #: The columns that the start of a task changes.
 START_COLUMNS: Final[dict[str, Any]] = {"started_at": Now(), "attempt": F("attempt") + 1}
@@ -456,14 +464,22 @@ class TaskQuerySet(OperatorActions["Task"]):
         A running task is asked to stop within about a second; its result is dropped. Raises TransactionManagementError
         in the body of an atomic task, if that is one of the tasks.
         """
-        possible = lifecycle.CANCEL.is_possible
         if include_running:
             self._refuse_own_atomic_task()
+        return self._cancel_all(_CANCELLED, include_running=include_running)
+
+    def cancel_without_row(self) -> int:
+        """PENDING, CLAIMED, RUNNING → CANCELLED for tasks about rows that are gone; return how many."""
+        return self._cancel_all(_ROW_GONE, include_running=True)
+
+    def _cancel_all(self, error: TaskError[Any], *, include_running: bool) -> int:
+        possible = lifecycle.CANCEL.is_possible
+        if include_running:
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # One statement, because a task that starts between two would not be cancelled.
         rows = self.filter(possible)
         with subscribers.follow_nodes(rows), rows.releasing_limits():
-            count = self._retry_on_deadlock(lambda: rows._cancel(possible))
+            count = self._retry_on_deadlock(lambda: rows._cancel(possible, error))
         if count and include_running:
             notify_revoked_after_commit(self.db)
         return count
@@ -481,29 +497,29 @@ class TaskQuerySet(OperatorActions["Task"]):
         possible = lifecycle.CANCEL.is_possible
         rows = self.filter(possible)
         with rows.releasing_limits():
-            return rows._cancel(possible)
+            return rows._cancel(possible, _CANCELLED)
 
-    def _cancel(self, possible: Q) -> int:
+    def _cancel(self, possible: Q, error: TaskError[Any]) -> int:
         """Cancel these tasks, whose states allow it; in batches if the signal has receivers."""
+        values = self._cancel_columns(error)
         if not has_receivers(task_cancelled):
-            return self.update(status=lifecycle.CANCEL.target, **self._cancel_columns())
+            return self.update(status=lifecycle.CANCEL.target, **values)
         with transaction.atomic(using=self.db):
             # Lock the rows first, to know the ids that the signal reports.
             rows = self.all_rows().filter(possible)
             keys = list(rows.filter(pk__in=self.values("pk")).lock(skip=False).values_list("pk", flat=True))
             for start in range(0, len(keys), BATCH):
                 batch = rows.filter(pk__in=keys[start : start + BATCH])
-                batch.update(status=lifecycle.CANCEL.target, **self._cancel_columns())
+                batch.update(status=lifecycle.CANCEL.target, **values)
             subscribers.send_ended(task_cancelled, self.db, keys)
         return len(keys)
 
-    def _cancel_columns(self) -> dict[str, Any]:
-        error = TaskError[None](error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.")
+    def _cancel_columns(self, error: TaskError[Any]) -> dict[str, Any]:
         return {
             "cancelled_at": Now(),
             "next_retry_at": None,
             "waits_for": None,
-            "error_code": OutcomeCode.TASK_CANCELLED.value,
+            "error_code": str(error.error_code),
             "fingerprint": None,
             "result": {"err": error.as_json()},
             "kept_until": kept_until(TaskStatus.CANCELLED, self.db),

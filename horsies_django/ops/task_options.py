@@ -83,6 +83,8 @@ def _describe_unique(unique: Unique) -> str:
 
 def _describe_limits(task: HorsiesTask[..., Any]) -> str:
     parts = []
+    if task.one_at_a_time is not None:
+        parts.append(_("one at a time about each row"))
     if task.max_concurrency is not None:
         parts.append(fill_numbers(_("%d at a time"), task.max_concurrency))
     if task.rate_limit is not None:

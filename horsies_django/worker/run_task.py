@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import Error, connections, transaction
@@ -30,6 +30,7 @@ from ..enqueue.django_result import result_of
 from ..enqueue.insert import insert_call
 from ..enqueue.task import HorsiesTask, task
 from ..models import Task, TaskOutput
+from ..models.about import is_row_gone
 from ..workflows import gateway, input_resolver
 from . import (
     code_version,
@@ -77,9 +78,10 @@ async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> Exe
     call = None
     try:
         execution.start()
-        # The arguments of a workflow node, or of grouped calls, come from the database.
-        is_given = execution.claimed.workflow_id is not None or execution.claimed.has_inputs
-        call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
+        # The arguments of a workflow node, or of grouped calls, come from the database; so does whether a row is there.
+        claim = execution.claimed
+        reads = claim.workflow_id is not None or claim.has_inputs or claim.about_model is not None
+        call = await sync_to_async(_prepare)(execution) if reads else _prepare(execution)
         if signal_dispatcher.has_started_receivers(execution.claimed):
             await sync_to_async(signal_dispatcher.send_started)(execution.claimed, execution.database)
         context = await sync_to_async(_context)(execution, call.task) if _needs_context(call.task) else []
@@ -223,7 +225,10 @@ def _require_claim(execution: Execution, is_held: object) -> None:
 
 
 def _prepare(execution: Execution) -> _PreparedCall:
+    """Return the call of a task. One whose row is gone ends here: raises TaskRevoked."""
     claim = execution.claimed
+    if claim.about_model is not None and is_row_gone(claim, execution.options):
+        _cancel_without_row(execution)
     console_logging.log_later(
         claim,
         "task started id=%s name=%s queue=%s attempt=%d",
@@ -254,6 +259,16 @@ def _prepare(execution: Execution) -> _PreparedCall:
             raise
         raise result_mapping.InvalidCall(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
     return _PreparedCall(task, args, kwargs)
+
+
+def _cancel_without_row(execution: Execution) -> NoReturn:
+    claim, tasks = execution.claimed, Task.objects.using(execution.database)
+    mine = tasks.under_claims([claim], TaskStatus.RUNNING, execution.runner.worker_id)
+    if mine.cancel_without_row():
+        row = f"{claim.about_model}:{claim.about_id}"
+        logger.info("row of task gone id=%s name=%s row=%s", claim.task_id, claim.task_name, row)
+    execution.request_stop(TaskRevoked)
+    raise TaskRevoked
 
 
 def _loads(text: str) -> Any:

@@ -46,6 +46,7 @@ _PER_SEND: Final = {
     "unique": "with_options(unique=None), since each node has its own task",
     "unique_key": "the workflow's own unique_key",
     "task_id": "start(workflow_id=…)",
+    "about_row": "the task without about()",
     "run_after": "a sleep() before it",
 }
 

@@ -1,0 +1,131 @@
+"""Keys of rows that tasks are about, as texts: in Python for one row, in SQL for the rows of a queryset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django.apps import apps
+from django.db import router
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import CharField, F, Field, ForeignKey, Func, IntegerField, Model, OuterRef, TextField, UUIDField
+from django.db.models.sql.compiler import SQLCompiler
+
+#: The fields whose values have the same text in Python and in SQL.
+_KEY_FIELDS: Final = (IntegerField, CharField, TextField, UUIDField)
+
+#: Maximum characters of a key.
+KEY_LENGTH: Final = 255
+
+
+class RowRef(NamedTuple):
+    """A row: the label of its model, such as ``shop.Order``, and its key as a text, JSON for a composite key."""
+
+    model: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.model}:{self.key}"
+
+
+def root_model(model: type[Model]) -> type[Model]:
+    """Return the model whose table has the key: of a proxy the concrete model, of a child its topmost parent."""
+    model = model._meta.concrete_model or model
+    while (field := model._meta.pk) is not None and field.remote_field and field.remote_field.parent_link:
+        model = field.remote_field.model
+    return model
+
+
+def model_of(label: str) -> type[Model] | None:
+    """Return the model with this label; None if there is none."""
+    try:
+        return apps.get_model(label)
+    except (LookupError, ValueError):
+        return None
+
+
+def problem_of_model(model: type[Model], database: str) -> str:
+    """Return why tasks in this database can't be about rows of a model; empty if they can."""
+    label = model._meta.label
+    if kinds := [kind for field in key_fields(model) if not isinstance(kind := _stored_in(field), _KEY_FIELDS)]:
+        return f"{label} has a key of {type(kinds[0]).__name__}; allowed: keys of integers, texts and UUIDs."
+    if (own := router.db_for_write(model)) != database:
+        return f"{label} is in the database {own!r} and the queue in {database!r}; allowed: models in {database!r}."
+    return ""
+
+
+def key_fields(model: type[Model]) -> Sequence[Field[Any, Any]]:
+    """Return the fields of a primary key; of a composite one there are several."""
+    return model._meta.pk_fields
+
+
+def _stored_in(field: Field[Any, Any]) -> Field[Any, Any]:
+    """Return the field that stores the values: of a foreign key, the one that it names."""
+    while isinstance(field, ForeignKey):
+        field = field.target_field
+    return field
+
+
+def row_ref(instance: Model) -> RowRef:
+    """Return the reference to a saved row.
+
+    Raises TypeError for anything but an instance, and ValueError for one that is not saved or has too long a key.
+    """
+    if not isinstance(instance, Model):
+        raise TypeError(f"about() got {instance!r}; allowed: an instance of a model.")
+    label = root_model(type(instance))._meta.label
+    if instance._state.adding or instance.pk is None:
+        raise ValueError(f"about() got a row of {label} that is not saved; allowed: saved rows.")
+    return RowRef(label, key_of(instance))
+
+
+def key_of(instance: Model) -> str:
+    """Return the key of an instance as a text. Raises ValueError if it is too long."""
+    values = [field.get_prep_value(getattr(instance, field.attname)) for field in key_fields(type(instance))]
+    parts = [str(value) if isinstance(value, UUID) else value for value in values]
+    text = str(parts[0]) if len(parts) == 1 else json.dumps(parts, ensure_ascii=False)
+    if len(text) > KEY_LENGTH:
+        raise ValueError(f"The key of a row has {len(text)} characters; allowed: at most {KEY_LENGTH}.")
+    return text
+
+
+def key_value(model: type[Model], text: str) -> Any:
+    """Return the key of which this is the text, as a filter by ``pk`` takes it."""
+    return text if len(key_fields(model)) == 1 else json.loads(text)
+
+
+class KeyText(Func):
+    """The keys of the rows of a model as texts, as :func:`key_of` gives them."""
+
+    def __init__(self, model: type[Model], *, is_outer: bool = False) -> None:
+        self._fields = [_stored_in(field) for field in key_fields(model)]
+        names = [field.name for field in key_fields(model)]
+        super().__init__(*(OuterRef(name) if is_outer else F(name) for name in names), output_field=TextField())
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """Render a cast: PostgreSQL writes JSON with the same spaces as Python."""
+        is_composite = len(self._fields) > 1
+        template = "(json_build_array(%(expressions)s))::text" if is_composite else "(%(expressions)s)::text"
+        return self.as_sql(compiler, connection, template=template)
+
+    def as_sqlite(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
+    ) -> tuple[str, tuple[Any, ...]]:
+        """Render a cast, with the dashes that SQLite's form of a UUID lacks; of a composite key, JSON part by part."""
+        parts, params = list[str](), list[Any]()
+        for expression, field in zip(self.get_source_expressions(), self._fields, strict=True):
+            sql, own = compiler.compile(expression)
+            if isinstance(field, UUIDField):
+                cuts = ", ".join(f"substr({sql}, {start}, {length})" for start, length in _UUID_PARTS)
+                sql, own = f"printf('%%s-%%s-%%s-%%s-%%s', {cuts})", tuple(own) * len(_UUID_PARTS)
+            parts.append(sql)
+            params += own
+        if len(parts) == 1:
+            return f"CAST({parts[0]} AS TEXT)", tuple(params)
+        return "('[' || " + " || ', ' || ".join(f"json_quote({part})" for part in parts) + " || ']')", tuple(params)
+
+
+#: The first character and the length of each part of a UUID.
+_UUID_PARTS: Final = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
