@@ -225,7 +225,7 @@ def _require_claim(execution: Execution, is_held: object) -> None:
 
 
 def _prepare(execution: Execution) -> _PreparedCall:
-    """Return the call of a task. One whose row is gone ends here: raises TaskRevoked."""
+    """Return the call of a task. One whose row is gone ends here: raises TooLate."""
     claim = execution.claimed
     if claim.about_model is not None and is_row_gone(claim, execution.options):
         _cancel_without_row(execution)
@@ -266,9 +266,8 @@ def _cancel_without_row(execution: Execution) -> NoReturn:
     mine = tasks.under_claims([claim], TaskStatus.RUNNING, execution.runner.worker_id)
     if mine.cancel_without_row():
         row = f"{claim.about_model}:{claim.about_id}"
-        logger.info("row of task gone id=%s name=%s row=%s", claim.task_id, claim.task_name, row)
-    execution.request_stop(TaskRevoked)
-    raise TaskRevoked
+        logger.info("task cancelled without its row id=%s name=%s row=%s", claim.task_id, claim.task_name, row)
+    raise TooLate
 
 
 def _loads(text: str) -> Any:

@@ -206,6 +206,7 @@ def test_no_body_begins_whose_row_was_removed_by_raw_sql(body, drain):
     assert statuses() == [GONE]
     assert entries() == []
     assert not TaskAttempt.objects.exists()
+    assert Task.objects.get().attempt == 1
     assert handle.get(0).err_value.error_code == "ABOUT_ROW_GONE"
 
 

@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from horsies_django.core.compat import task_backends
 from horsies_django.core.limits import RATE_ALLOWED
 from horsies_django.core.options import (
+    AboutOptions,
     AdminOptions,
     AttemptLogOptions,
     DefaultOptions,
@@ -69,6 +70,7 @@ RULES = [
         'a list of names of loggers, like "shop"',
         ["shop", [""], ["."], ["shop."], [7], True, None],
     ),
+    (("about", "about.Order"), "on_delete", "'cancel' or 'keep'", ["delete", None, True]),
     ((), "project", "at most 100 letters, digits, '.', '_' or '-'", [5, None, "a project", "x" * 101]),
     (
         (),
@@ -214,6 +216,7 @@ def test_a_wrong_value_is_one_error_with_its_path_the_allowed_values_and_a_hint(
     [
         ((), Options),
         (("queues", "emails"), QueueOptions),
+        (("about", "about.Order"), AboutOptions),
         (("recovery",), RecoveryOptions),
         (("retention",), RetentionOptions),
         (("worker",), WorkerOptions),
@@ -226,7 +229,10 @@ def test_a_wrong_value_is_one_error_with_its_path_the_allowed_values_and_a_hint(
 )
 def test_the_rules_of_this_file_cover_every_option(section, kind):
     sections = (
-        {"queues", "recovery", "retention", "worker", "embedded", "defaults", "attempt_log", "admin", "metrics"}
+        {
+            *("queues", "about", "recovery", "retention", "worker", "embedded", "defaults", "attempt_log"),
+            *("admin", "metrics"),
+        }
         if kind is Options
         else set()
     )
@@ -242,6 +248,7 @@ def test_the_rules_of_this_file_cover_every_option(section, kind):
     [
         ((), "serialiser", "serializer"),
         (("queues", "emails"), "max_concurency", "max_concurrency"),
+        (("about", "about.Order"), "ondelete", "on_delete"),
         (("recovery",), "check_interval", "check_interval_ms"),
         (("retention",), "complete", "completed"),
         (("worker",), "treads", "threads"),

@@ -23,7 +23,7 @@ picked (key) AS MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
       ("metadata")::text, ("enqueued_at")::text, "timeout", "retention", "workflow_id", "has_inputs", "limit_key",
-      EXTRACT(EPOCH FROM "good_until" - STATEMENT_TIMESTAMP())::double precision
+      "about_model", "about_id", EXTRACT(EPOCH FROM "good_until" - STATEMENT_TIMESTAMP())::double precision
   FROM "horsies_tasks"
   WHERE ((
       SELECT count(*)
@@ -81,7 +81,7 @@ picked (key) AS MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
       ("metadata")::text, ("enqueued_at")::text, "timeout", "retention", "workflow_id", "has_inputs", "limit_key",
-      EXTRACT(EPOCH FROM "good_until" - STATEMENT_TIMESTAMP())::double precision
+      "about_model", "about_id", EXTRACT(EPOCH FROM "good_until" - STATEMENT_TIMESTAMP())::double precision
   FROM "horsies_tasks"
   WHERE ((
       SELECT count(*)
@@ -141,7 +141,7 @@ picked (key) AS MATERIALIZED (
   SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "typed_payload",
       ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async",
       ("metadata")::text, ("enqueued_at")::text, "timeout", "retention", "workflow_id", "has_inputs", "limit_key",
-      EXTRACT(EPOCH FROM "good_until" - STATEMENT_TIMESTAMP())::double precision
+      "about_model", "about_id", EXTRACT(EPOCH FROM "good_until" - STATEMENT_TIMESTAMP())::double precision
   FROM "horsies_tasks"
   WHERE ((
       SELECT count(*)

@@ -31,7 +31,7 @@ WHERE ("id" IN (
 SELECT "id", "task_name", "queue_name", "backend", "priority", CAST("args" AS text), CAST("kwargs" AS text),
     "typed_payload", ("claim" + 1), ("attempt" + 1), "retry_count", "max_retries", CAST("retry_policy" AS text),
     "is_async", CAST("metadata" AS text), CAST("enqueued_at" AS text), "timeout", "retention", "workflow_id",
-    "has_inputs", "limit_key", ((JULIANDAY("good_until") - JULIANDAY('NOW')) * 86400.0)
+    "has_inputs", "limit_key", "about_model", "about_id", ((JULIANDAY("good_until") - JULIANDAY('NOW')) * 86400.0)
 FROM "horsies_tasks"
 WHERE ("status" = :PENDING
   AND NOT "deferred"
