@@ -108,13 +108,13 @@ class FrameworkVerbs:
         """See :meth:`send`."""
         return FrameworkHandle(await self._backend.aenqueue(task, list(args), dict(kwargs)))
 
-    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
         """Enqueue a call for each dict of keyword arguments, one after the other."""
         return [self.send(task, (), call) for call in calls]
 
     async def asend_many(
         self, task: Any, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> list[TaskHandle[Any]]:
+    ) -> Sequence[TaskHandle[Any]]:
         """See :meth:`send_many`."""
         batch = [call async for call in calls] if isinstance(calls, AsyncIterable) else list(calls)
         return [await self.asend(task, (), call) for call in batch]

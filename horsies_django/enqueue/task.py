@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -233,8 +233,11 @@ class HorsiesTask(_GenericTask[P, T]):
         """
         transaction.on_commit(lambda: self.get_backend().enqueue(self, list(args), dict(kwargs)))
 
-    def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
-        """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none."""
+    def send_many(self, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[T]]:
+        """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none.
+
+        A handle takes 17 bytes.
+        """
         return self._horsies().send_many(self, calls)
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
@@ -249,7 +252,7 @@ class HorsiesTask(_GenericTask[P, T]):
 
     async def asend_many(
         self, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> list[TaskHandle[T]]:
+    ) -> Sequence[TaskHandle[T]]:
         """See :meth:`send_many`. An async iterable is read to its end before the first INSERT."""
         return await self._horsies().asend_many(self, calls)
 
@@ -410,7 +413,7 @@ class SendingBackend(ConfiguredBackend, ABC):
         """Insert a call in the current transaction and return its handle. ``own`` sets columns for this call only."""
 
     @abstractmethod
-    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
         """Insert many calls in the current transaction. Sends no signals."""
 
     @abstractmethod
@@ -427,7 +430,7 @@ class SendingBackend(ConfiguredBackend, ABC):
 
     async def asend_many(
         self, task: Any, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> list[TaskHandle[Any]]:
+    ) -> Sequence[TaskHandle[Any]]:
         """See :meth:`send_many`.
 
         An async iterable is read to its end first: while it waits, it would keep a transaction open in the thread that
