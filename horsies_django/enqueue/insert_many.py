@@ -29,6 +29,7 @@ from .dedupe import holder_of, ids_of_holders
 from .handle import TaskHandle
 from .handles import TaskHandles, packed
 from .insert import EnqueueResult, NewRow, inject_headers, insert_once, release_after_commit
+from .many_calls import check_call, checked, reading
 
 #: Rows of one INSERT.
 ROWS_PER_INSERT: Final = 1_000
@@ -64,14 +65,20 @@ class _Calls(NamedTuple):
 def insert_many(options: Options, builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> TaskHandles[Any]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their handles.
 
-    Calls with ``gather`` get the handles of the tasks that they join, and calls with ``unique`` those of the tasks that
-    have their keys; calls with the same key are processed in their order. Raises ValueError if the task has a
-    ``unique_key`` or a ``task_id``, and the errors of :func:`~.insert.insert_call`.
+    The rows of a queryset are read while they are inserted. Calls with ``gather`` get the handles of the tasks that
+    they join, and calls with ``unique`` those of the tasks that have their keys; calls with the same key are processed
+    in their order. Raises TypeError if a call is no mapping, ValueError if the task has a ``unique_key`` or a
+    ``task_id``, and the errors of :func:`~.insert.insert_call`.
     """
+    with reading(calls, options.database, ROWS_PER_INSERT) as rows:
+        return _insert_calls(options, builder, rows)
+
+
+def _insert_calls(options: Options, builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> TaskHandles[Any]:
     task, database = builder.task, options.database
     own = inject_headers(options, builder)
     if task.gather is not None and task.run_after is None:
-        joined = grouping.join(options, builder, (((), kwargs) for kwargs in calls), own)
+        joined = grouping.join(options, builder, (((), kwargs) for kwargs in checked(calls)), own)
         return TaskHandles.of(task.backend, (TaskHandle(call.id) for call in joined))
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
@@ -114,12 +121,13 @@ def _batches(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database:
     """Check calls as they are taken, and yield those of each INSERT. Raises the errors of :meth:`CallBuilder.call`."""
     write = dumps if connections[database].vendor == "postgresql" else dumps_for_sqlite
     has_keys = builder.task.gather is not None or builder.task.unique is not None or builder.is_limited
-    calls = iter(calls)
+    calls, count = iter(calls), 0
     while True:
         texts, limit_keys, unique_keys, size = list[str](), list[str | None](), list[str | None](), 0
         for kwargs in itertools.islice(calls, ROWS_PER_INSERT):
             text = None if has_keys else builder.plain_text(kwargs, write=write)
             if text is None:
+                check_call(kwargs, count + len(texts))
                 arguments = builder.call((), kwargs)
                 text = arguments.kwargs_text if write is dumps else write(arguments.kwargs)
                 if has_keys:
@@ -131,6 +139,7 @@ def _batches(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database:
                 break
         if not texts:
             return
+        count += len(texts)
         yield _Calls(texts, limit_keys, unique_keys)
 
 

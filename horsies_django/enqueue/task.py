@@ -25,6 +25,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from django.db.models import QuerySet
 
 from ..core.backends import ConfiguredBackend
 from ..core.compat import (
@@ -236,7 +237,8 @@ class HorsiesTask(_GenericTask[P, T]):
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[T]]:
         """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none.
 
-        A handle takes 17 bytes.
+        ``calls`` may be a queryset with ``.values()``: its rows are read in chunks, while they are inserted. A handle
+        takes 17 bytes. Raises TypeError for a call that is no mapping.
         """
         return self._horsies().send_many(self, calls)
 
@@ -434,9 +436,9 @@ class SendingBackend(ConfiguredBackend, ABC):
         """See :meth:`send_many`.
 
         An async iterable is read to its end first: while it waits, it would keep a transaction open in the thread that
-        all async code of the request shares.
+        all async code of the request shares. A queryset is read in that thread.
         """
-        if isinstance(calls, AsyncIterable):
+        if isinstance(calls, AsyncIterable) and not isinstance(calls, QuerySet):
             # Copied, because a generator may yield one dict again and again.
             calls = [dict(call) if isinstance(call, dict) else call async for call in calls]
         return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)

@@ -22,6 +22,7 @@ from ..core.current_task import dry_run
 from ..core.registry import name_of
 from ..enqueue.backend import HorsiesBackend, Inserted
 from ..enqueue.handle import TaskHandle
+from ..enqueue.many_calls import checked
 from ..models import Task
 from ..worker.config import WorkerConfig
 from ..worker.inline import InlineWorker
@@ -95,7 +96,7 @@ class _CapturingBackend(HorsiesBackend):
         return inserted
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
-        copied = list(map(dict, calls))
+        copied = list(map(dict, checked(calls)))
         handles = super().send_many(task, copied)
         for kwargs, handle in zip(copied, handles, strict=True):
             self._capture(task, (), kwargs, handle.id)
