@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -138,7 +138,7 @@ class HorsiesBackend(SendingBackend):
         sent, _ = self._insert(task, args, kwargs, own=own)
         return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_grouped))
 
-    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
         """Insert many calls in the current transaction. Sends no signals."""
         builder = self._builder_of(task)
         send = TaskSend(task_name=task.task_name, queue_name=task.queue_name, is_many=True)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..core.compat import (
@@ -30,6 +31,7 @@ from ..steps.task_run import LocalRun, local_claim
 from . import result_reader
 from .context import TaskContext
 from .handle import TaskHandle, TaskInfo
+from .many_calls import checked
 
 T = TypeVar("T")
 
@@ -108,15 +110,17 @@ class FrameworkVerbs:
         """See :meth:`send`."""
         return FrameworkHandle(await self._backend.aenqueue(task, list(args), dict(kwargs)))
 
-    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
         """Enqueue a call for each dict of keyword arguments, one after the other."""
-        return [self.send(task, (), call) for call in calls]
+        return [self.send(task, (), call) for call in list(checked(calls))]
 
     async def asend_many(
         self, task: Any, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> list[TaskHandle[Any]]:
+    ) -> Sequence[TaskHandle[Any]]:
         """See :meth:`send_many`."""
-        batch = [call async for call in calls] if isinstance(calls, AsyncIterable) else list(calls)
+        if isinstance(calls, AsyncIterable) and not isinstance(calls, QuerySet):
+            calls = [call async for call in calls]
+        batch = await sync_to_async(lambda: list(checked(calls)))()
         return [await self.asend(task, (), call) for call in batch]
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:

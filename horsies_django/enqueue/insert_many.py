@@ -6,7 +6,6 @@ next key. So two senders of the same keys can't deadlock: one waits for the othe
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,9 @@ from . import grouping
 from .call_builder import Arguments, CallBuilder
 from .dedupe import holder_of, ids_of_holders
 from .handle import TaskHandle
+from .handles import TaskHandles, packed
 from .insert import EnqueueResult, NewRow, inject_headers, insert_once, release_after_commit
+from .many_calls import check_call, checked, reading
 
 #: Rows of one INSERT.
 ROWS_PER_INSERT: Final = 1_000
@@ -39,6 +40,13 @@ TEXT_PER_INSERT: Final = 4_000_000
 #: The calls of so many INSERTs are checked before any is inserted, so that most errors cost the database nothing. No
 #: more calls are kept in memory; a later error rolls back.
 INSERTS_AHEAD: Final = 10
+
+
+class _Sent(NamedTuple):
+    """The tasks of the calls of one INSERT, in their order: their ids, and whether they existed already."""
+
+    ids: Sequence[UUID]
+    replayed: Sequence[bool]
 
 
 class _Calls(NamedTuple):
@@ -54,18 +62,24 @@ class _Calls(NamedTuple):
     ids: Sequence[UUID] = ()
 
 
-def insert_many(options: Options, builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+def insert_many(options: Options, builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> TaskHandles[Any]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their handles.
 
-    Calls with ``gather`` get the handles of the tasks that they join, and calls with ``unique`` those of the tasks that
-    have their keys; calls with the same key are processed in their order. Raises ValueError if the task has a
-    ``unique_key`` or a ``task_id``, and the errors of :func:`~.insert.insert_call`.
+    The rows of a queryset are read while they are inserted. Calls with ``gather`` get the handles of the tasks that
+    they join, and calls with ``unique`` those of the tasks that have their keys; calls with the same key are processed
+    in their order. Raises TypeError if a call is no mapping, ValueError if the task has a ``unique_key`` or a
+    ``task_id``, and the errors of :func:`~.insert.insert_call`.
     """
+    with reading(calls, options.database, ROWS_PER_INSERT) as rows:
+        return _insert_calls(options, builder, rows)
+
+
+def _insert_calls(options: Options, builder: CallBuilder, calls: Iterable[Mapping[str, Any]]) -> TaskHandles[Any]:
     task, database = builder.task, options.database
     own = inject_headers(options, builder)
     if task.gather is not None and task.run_after is None:
-        joined = grouping.join(options, builder, (((), kwargs) for kwargs in calls), own)
-        return [TaskHandle(call.id, backend=task.backend) for call in joined]
+        joined = grouping.join(options, builder, (((), kwargs) for kwargs in checked(calls)), own)
+        return TaskHandles.of(task.backend, (TaskHandle(call.id) for call in joined))
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one call.")
@@ -75,43 +89,45 @@ def insert_many(options: Options, builder: CallBuilder, calls: Iterable[Mapping[
     places, by_key = _ordered_by_key(batches)
     handles = _insert_all(database, builder, own, iter(by_key))
     by_place = dict(zip(places, handles, strict=True))
-    return [by_place[place] for place in range(len(handles))]
+    return TaskHandles.of(task.backend, (by_place[place] for place in range(len(handles))))
 
 
 def _insert_all(
     database: str, builder: CallBuilder, own: Mapping[str, Any], batches: Iterator[_Calls]
-) -> list[TaskHandle[Any]]:
+) -> TaskHandles[Any]:
     """Insert the calls of all batches, or none, and return their handles."""
-    if not (ahead := list(itertools.islice(batches, INSERTS_AHEAD))):
-        return []
-    if is_dry_run():
+    ahead, backend = list(itertools.islice(batches, INSERTS_AHEAD)), builder.task.backend
+    if is_dry_run() or not ahead:
         count = sum(len(batch.kwargs) for batch in itertools.chain(ahead, batches))
-        return [TaskHandle(key, backend=builder.task.backend) for key in uuid7s(count)]
-    handles, limit_keys = list[TaskHandle[Any]](), set[str | None]()
+        return TaskHandles(backend, packed(uuid7s(count)), bytes(count))
+    ids, replayed, limit_keys = bytearray(), bytearray(), set[str | None]()
     with _all_or_none(database, len(ahead), is_unique=builder.task.unique is not None):
         while ahead:
             # The server runs one INSERT while this process makes the next.
             with postgres.pipeline(connections[database]):
                 for batch in ahead:
-                    handles += _insert(database, builder, own, batch)
+                    sent = _insert(database, builder, own, batch)
+                    ids += packed(sent.ids)
+                    replayed += bytes(sent.replayed)
                     limit_keys.update(batch.limit_keys)
             ahead = list(itertools.islice(batches, INSERTS_AHEAD))
         if builder.is_limited and not builder.is_deferred:
             release_after_commit(database, limit_keys, frees_places=False)
         builder.wake_after_commit(database)
-    return handles
+    return TaskHandles(backend, ids, replayed)
 
 
 def _batches(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database: str) -> Iterator[_Calls]:
     """Check calls as they are taken, and yield those of each INSERT. Raises the errors of :meth:`CallBuilder.call`."""
     write = dumps if connections[database].vendor == "postgresql" else dumps_for_sqlite
     has_keys = builder.task.gather is not None or builder.task.unique is not None or builder.is_limited
-    calls = iter(calls)
+    calls, count = iter(calls), 0
     while True:
         texts, limit_keys, unique_keys, size = list[str](), list[str | None](), list[str | None](), 0
         for kwargs in itertools.islice(calls, ROWS_PER_INSERT):
             text = None if has_keys else builder.plain_text(kwargs, write=write)
             if text is None:
+                check_call(kwargs, count + len(texts))
                 arguments = builder.call((), kwargs)
                 text = arguments.kwargs_text if write is dumps else write(arguments.kwargs)
                 if has_keys:
@@ -123,6 +139,7 @@ def _batches(builder: CallBuilder, calls: Iterable[Mapping[str, Any]], database:
                 break
         if not texts:
             return
+        count += len(texts)
         yield _Calls(texts, limit_keys, unique_keys)
 
 
@@ -150,33 +167,32 @@ def _all_or_none(database: str, inserts: int, *, is_unique: bool) -> AbstractCon
     return transaction.atomic(using=database, savepoint=is_unique or inserts == INSERTS_AHEAD)
 
 
-def _insert(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: _Calls) -> Iterable[TaskHandle[Any]]:
-    """Insert calls, or resolve the conflicts of their unique keys, and return their handles."""
-    handle_of = functools.partial(TaskHandle, backend=builder.task.backend)
+def _insert(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: _Calls) -> _Sent:
+    """Insert calls, or resolve the conflicts of their unique keys, and return their tasks."""
     unique = builder.task.unique
     if unique is None:
         calls = calls._replace(ids=uuid7s(len(calls.kwargs)))
         _insert_rows(database, builder, own, calls)
-        return map(handle_of, calls.ids)
+        return _Sent(calls.ids, [False] * len(calls.ids))
     # Only the first call of each key can be inserted.
     firsts = [place for place, key in enumerate(calls.unique_keys) if not place or key != calls.unique_keys[place - 1]]
     first = _Calls(*([column[place] for place in firsts] for column in calls))  # type: ignore[arg-type]  # the same types
     new = set(_insert_rows(database, builder, own, first))
     are_skipped = unique.on_conflict == "skip" and len(new) < len(calls.ids)
     holders = ids_of_holders(database, calls.unique_keys) if are_skipped else {}
-    handles: list[TaskHandle[Any]] = []
+    tasks: list[tuple[UUID, bool]] = []
     for text, limit_key, unique_key, key in zip(*calls, strict=True):
         if key in new:
-            handles.append(handle_of(key))
+            tasks.append((key, False))
         elif (holder_id := holders.get(unique_key)) is not None:
-            handles.append(handle_of(holder_id, replayed=True))
+            tasks.append((holder_id, True))
         else:
             arguments = Arguments([], json.loads(text), "[]", text, limit_key, unique_key)
             row = NewRow(database, builder, arguments, key, {**builder.own_columns(arguments), **own})
             holder = holder_of(row)
             sent = insert_once(row) if holder is None else EnqueueResult(holder.pk, is_new=False)
-            handles.append(handle_of(sent.id, replayed=not sent.is_new))
-    return handles
+            tasks.append((sent.id, not sent.is_new))
+    return _Sent(*zip(*tasks, strict=True))
 
 
 def _insert_rows(database: str, builder: CallBuilder, own: Mapping[str, Any], calls: _Calls) -> Iterable[UUID]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -25,7 +25,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 
 from ..core.backends import ConfiguredBackend
 from ..core.compat import (
@@ -249,8 +249,12 @@ class HorsiesTask(_GenericTask[P, T]):
         """
         transaction.on_commit(lambda: self.get_backend().enqueue(self, list(args), dict(kwargs)))
 
-    def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
-        """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none."""
+    def send_many(self, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[T]]:
+        """Enqueue one call for each dict of keyword arguments, 1,000 per INSERT; all of them or none.
+
+        ``calls`` may be a queryset with ``.values()``: its rows are read in chunks, while they are inserted. A handle
+        takes 17 bytes. Raises TypeError for a call that is no mapping.
+        """
         return self._horsies().send_many(self, calls)
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
@@ -265,7 +269,7 @@ class HorsiesTask(_GenericTask[P, T]):
 
     async def asend_many(
         self, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> list[TaskHandle[T]]:
+    ) -> Sequence[TaskHandle[T]]:
         """See :meth:`send_many`. An async iterable is read to its end before the first INSERT."""
         return await self._horsies().asend_many(self, calls)
 
@@ -426,7 +430,7 @@ class SendingBackend(ConfiguredBackend, ABC):
         """Insert a call in the current transaction and return its handle. ``own`` sets columns for this call only."""
 
     @abstractmethod
-    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
         """Insert many calls in the current transaction. Sends no signals."""
 
     @abstractmethod
@@ -443,13 +447,13 @@ class SendingBackend(ConfiguredBackend, ABC):
 
     async def asend_many(
         self, task: Any, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> list[TaskHandle[Any]]:
+    ) -> Sequence[TaskHandle[Any]]:
         """See :meth:`send_many`.
 
         An async iterable is read to its end first: while it waits, it would keep a transaction open in the thread that
-        all async code of the request shares.
+        all async code of the request shares. A queryset is read in that thread.
         """
-        if isinstance(calls, AsyncIterable):
+        if isinstance(calls, AsyncIterable) and not isinstance(calls, QuerySet):
             # Copied, because a generator may yield one dict again and again.
             calls = [dict(call) if isinstance(call, dict) else call async for call in calls]
         return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)

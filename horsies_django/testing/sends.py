@@ -6,7 +6,7 @@ awaits, as Django's ``override_settings(TASKS=…)`` would.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from ..core.current_task import dry_run
 from ..core.registry import name_of
 from ..enqueue.backend import HorsiesBackend, Inserted
 from ..enqueue.handle import TaskHandle
+from ..enqueue.many_calls import checked
 from ..models import Task
 from ..worker.config import WorkerConfig
 from ..worker.inline import InlineWorker
@@ -94,8 +95,8 @@ class _CapturingBackend(HorsiesBackend):
         self._capture(task, args, kwargs, inserted[0].id)
         return inserted
 
-    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
-        copied = list(map(dict, calls))
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
+        copied = list(map(dict, checked(calls)))
         handles = super().send_many(task, copied)
         for kwargs, handle in zip(copied, handles, strict=True):
             self._capture(task, (), kwargs, handle.id)
@@ -116,7 +117,7 @@ class _ImmediateBackend(HorsiesBackend):
         self._run([sent.id])
         return sent, None if result is None else self.get_result(result.id)
 
-    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
         handles = super().send_many(task, calls)
         self._run(handle.id for handle in handles)
         return handles

@@ -138,9 +138,8 @@ def test_the_list_the_overview_and_the_status_show_a_bounded_number_of_queues(st
 
 def test_the_oldest_due_task_counts_regardless_of_priority_and_kind(staff):
     send("emails", 2, priority=50)
-    old = send("emails", priority=-10) + tasks.awrite.with_options(queue_name="emails", priority=3).send_many(
-        [{"key": "a"}]
-    )
+    job = tasks.awrite.with_options(queue_name="emails", priority=3)
+    old = [*send("emails", priority=-10), job.send(key="a")]
     Task.objects.filter(pk=old[0].id).update(enqueued_at=NowPlus(-7_500))
     Task.objects.filter(pk=old[1].id).update(enqueued_at=NowPlus(-30))
 

@@ -60,7 +60,7 @@ def times(model):
 def test_every_stored_time_comes_from_the_databases_clock(skewed, tmp_path):
     before, gate = timezone.now(), tmp_path / "gate"
     process = skewed("--prefetch", "1", "--threads", "1", **OFTEN)
-    handles = tasks.hold.send_many({"key": str(number), "gate": str(gate)} for number in range(2))
+    handles = list(tasks.hold.send_many({"key": str(number), "gate": str(gate)} for number in range(2)))
     handles += [tasks.fail.send(), tasks.flaky.send("flaky", 1)]
     wait_until(lambda: Heartbeat.objects.values("role").distinct().count() == 2, what="heartbeats of both roles")
     gate.touch()

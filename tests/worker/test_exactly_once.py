@@ -17,7 +17,7 @@ def test_each_task_leaves_exactly_one_entry_in_the_ledger(manage, tmp_path):
     # The first tasks fill all slots, so that no process ends before the last one has begun.
     gate, slots = tmp_path / "gate", 4 * processes
     first = tasks.hold.with_options(priority=1).send_many({"key": "first", "gate": str(gate)} for _ in range(slots))
-    handles = first + tasks.write.send_many({"key": str(number)} for number in range(count))
+    handles = [*first, *tasks.write.send_many({"key": str(number)} for number in range(count))]
 
     process = manage("horsies_worker", "--drain", "--processes", str(processes), "--threads", "4", "-v0")
     wait_until(lambda: Entry.objects.filter(key="first").count() == slots, limit=50)

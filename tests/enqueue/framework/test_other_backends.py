@@ -6,11 +6,14 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import TaskFailed, TaskStatus, WaitTimeout, Workflow
 from horsies_django.core.compat import BaseTaskBackend, InvalidTask, task_backends
 from tests.jobs import tasks
+from tests.jobs.models import Entry
 from tests.testing.jobs import import_rows
 
 #: ``django.tasks`` or the backport.
@@ -54,6 +57,30 @@ def test_the_async_verbs_do_so_too():
         return [await handle.avalue() for handle in handles]
 
     assert asyncio.run(send()) == [2, None, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("immediate")
+def test_send_many_takes_a_queryset_under_another_backend_too():
+    Entry.objects.bulk_create(Entry(key="k", pid=number) for number in range(3))
+    rows = Entry.objects.order_by("pid").values(a=F("pid"))
+
+    for handles in (tasks.add.send_many(rows), async_to_sync(tasks.add.asend_many)(rows)):
+        assert [handle.value(0) for handle in handles] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("verb", ["send_many", "asend_many"])
+@pytest.mark.usefixtures("immediate")
+def test_a_call_that_is_no_mapping_sends_nothing_under_another_backend(verb):
+    send = tasks.add.send_many if verb == "send_many" else async_to_sync(tasks.add.asend_many)
+
+    # The first call would raise something else if it were sent.
+    for calls, problem in (
+        ([{"nope": 1}, ("a", 2)], "call 1 is of type tuple"),
+        (Entry.objects.all(), "ModelIterable"),
+    ):
+        with pytest.raises(TypeError, match=problem):
+            send(calls)
 
 
 @pytest.mark.usefixtures("immediate")

@@ -176,7 +176,7 @@ def test_a_delayed_call_holds_no_slot_while_a_sender_locks_its_group(worker):
 def test_delayed_calls_join_exactly_once_though_a_worker_is_killed(worker):
     count = 150
     due_now = jobs.three.with_options(run_after=datetime.timedelta())
-    delayed = due_now.send_many({"key": "a", "value": value} for value in range(count - 10))
+    delayed = list(due_now.send_many({"key": "a", "value": value} for value in range(count - 10)))
     delayed += jobs.three.with_options(run_after=LATER).send_many(
         {"key": "a", "value": value} for value in range(count - 10, count)
     )
