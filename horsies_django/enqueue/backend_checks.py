@@ -99,23 +99,19 @@ def _check_listen_database(alias: str, options: Options) -> Iterator[CheckMessag
 
 def _check_about(alias: str, options: Options) -> Iterator[CheckMessage]:
     """Yield an error for each model whose rows no task can be about."""
+    where = f"TASKS['{alias}']['OPTIONS']['about']"
     for label in options.about:
-        where = f"TASKS['{alias}']['OPTIONS']['about']"
+        hint = "See the page on tasks about rows."
         if (model := model_of(label)) is None:
-            labels = [model._meta.label for model in apps.get_models()]
-            near = difflib.get_close_matches(label, labels, n=1)
             problem = f"{where} has {label!r}; allowed: labels of models, like 'shop.Order'."
-            hint = f"Did you mean {near[0]!r}?" if near else ""
-        else:
-            root, hint = root_model(model), "See the page on tasks about rows."
-            if label != root._meta.label:
-                problem = f"{where} has {label!r}, whose tasks are about the row of {root._meta.label}"
-                problem += f"; allowed: {root._meta.label!r}."
-            elif problem := problem_of_model(model, options.database):
-                problem = f"{where}: {problem}"
-            else:
-                continue
-        yield Error(problem, hint=hint or None, obj=alias, id="horsies.E013")
+            if near := difflib.get_close_matches(label, [model._meta.label for model in apps.get_models()], n=1):
+                hint = f"Did you mean {near[0]!r}?"
+        elif label != (root := root_model(model)._meta.label):
+            problem = f"{where} has {label!r}, whose tasks are about the row of {root}; allowed: {root!r}."
+        elif problem := problem_of_model(model, options.database):
+            problem = f"{where}: {problem}"
+        if problem:
+            yield Error(problem, hint=hint, obj=alias, id="horsies.E013")
 
 
 def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:
