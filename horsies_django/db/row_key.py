@@ -78,17 +78,16 @@ def row_ref(instance: Model) -> RowRef:
     label = root_model(type(instance))._meta.label
     if instance._state.adding or instance.pk is None:
         raise ValueError(f"about() got a row of {label} that is not saved; allowed: saved rows.")
-    return RowRef(label, key_of(instance))
+    if len(key := key_of(instance)) > KEY_LENGTH:
+        raise ValueError(f"about() got a row of {label} whose key has {len(key)} characters; allowed: {KEY_LENGTH}.")
+    return RowRef(label, key)
 
 
 def key_of(instance: Model) -> str:
-    """Return the key of an instance as a text. Raises ValueError if it is too long."""
+    """Return the key of an instance as a text."""
     values = [field.get_prep_value(getattr(instance, field.attname)) for field in key_fields(type(instance))]
     parts = [str(value) if isinstance(value, UUID) else value for value in values]
-    text = str(parts[0]) if len(parts) == 1 else json.dumps(parts, ensure_ascii=False)
-    if len(text) > KEY_LENGTH:
-        raise ValueError(f"The key of a row has {len(text)} characters; allowed: at most {KEY_LENGTH}.")
-    return text
+    return str(parts[0]) if len(parts) == 1 else json.dumps(parts, ensure_ascii=False)
 
 
 def key_value(model: type[Model], text: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
@@ -44,6 +45,7 @@ def fork(handle: TaskHandle[Any], from_step: str | None, kwargs: Mapping[str, An
     args, named = decode_call(row.args, row.kwargs, typed=reads_typed(row.backend, row.typed_payload))
     args, named = parameters_of(task.func, task.takes_context).replace(args, named, kwargs or {})
     sent = task.with_options(backend=row.backend, queue_name=row.queue_name, priority=row.priority)
+    sent = replace(sent, about_row=row.about_row)
     # The first run of a fork reads records, as any run after the first does. A unique key stays with its task.
     own = {"rerun_of_id": row.pk, "claim": 1, "unique_key": None}
     backend: Any = horsies_backend(row.backend)

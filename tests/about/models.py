@@ -54,6 +54,12 @@ class Seat(models.Model):
     ticket = models.UUIDField()
 
 
+class Page(models.Model):
+    """A key that may be too long. The tasks of pages are cancelled with them."""
+
+    path = models.CharField(max_length=500, primary_key=True)
+
+
 class Day(models.Model):
     """A key of which no task can be."""
 

@@ -12,8 +12,9 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import TaskStatus
 from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task
+from horsies_django.ops.inspector.run_again import run_again
 from tests.about.jobs import alone, touch
-from tests.about.models import Day, Invoice, Order, Place, Restaurant, RushOrder, Seat, Ticket, Unlisted
+from tests.about.models import Day, Invoice, Order, Page, Place, Restaurant, RushOrder, Seat, Ticket, Unlisted
 from tests.jobs.entries import entries
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -140,6 +141,17 @@ def test_a_row_can_be_reached_through_another_outer_row():
     assert list(Invoice.objects.filter(Exists(orders))) == [invoice]
 
 
+def test_a_task_that_runs_again_is_about_the_same_row():
+    order = Order.objects.create()
+    handle = touch.about(order).send(1)
+    Task.objects.filter(pk=handle.id).cancel()
+
+    again = run_again(Task.objects.get(pk=handle.id), [1], {}, task_id=uuid4())
+    forked = handle.fork()
+
+    assert ids_of(Task.objects.about(order)) == ids([handle, again, forked])
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
@@ -153,17 +165,14 @@ def test_a_row_can_be_reached_through_another_outer_row():
             "about.Day has a key of DateField; allowed: keys of integers, texts and UUIDs.",
         ),
         (
-            lambda: Seat.objects.create(row="é" * 20, number=10**6, ticket=uuid4()),
-            None,
-            "",
+            lambda: Page.objects.create(path="p" * 256),
+            ValueError,
+            "a row of about.Page whose key has 256 characters; allowed: 255.",
         ),
     ],
 )
 def test_only_a_saved_row_with_a_plain_key_can_have_tasks(make, error, words):
     row = make()
-    if error is None:
-        touch.about(row).send(1)
-        return
     with pytest.raises(error) as raised:
         touch.about(row)
 

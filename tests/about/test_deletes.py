@@ -15,7 +15,7 @@ from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.signals import task_cancelled
 from tests.about.jobs import atouch, delete_own, hold, lock_and_count, touch
-from tests.about.models import Customer, Invoice, Order, Place, Restaurant, RushOrder, Seat, Ticket, Unlisted
+from tests.about.models import Customer, Invoice, Order, Page, Place, Restaurant, RushOrder, Seat, Ticket, Unlisted
 from tests.conftest import wait_until
 from tests.jobs.entries import entries
 
@@ -30,6 +30,12 @@ def statuses():
 
 GONE = (CANCELLED, "ABOUT_ROW_GONE")
 WAITS = (PENDING, None)
+
+
+def test_a_row_whose_key_is_too_long_for_tasks_can_be_deleted():
+    Page.objects.create(path="p" * 256).delete()
+
+    assert not Page.objects.exists()
 
 
 def restaurant():
