@@ -21,14 +21,14 @@ from django.db.transaction import Atomic
 from ..core.backends import all_backends
 from ..core.current_task import current_task
 from ..core.options import Options
-from ..core.status import TASK_LIVE_STATES
+from ..core.status import TASK_LIVE_STATES, TaskStatus
 from ..db.on_commit import on_commit_robust
 from ..db.row_key import key_of, key_value, model_of, root_model
 from .claims import ClaimedTask
 from .task import Task
 from .transitions import TaskQuerySet
 
-#: Rows whose tasks one statement looks for.
+#: Rows whose tasks one statement looks for, and tasks that one statement cancels.
 BATCH: Final = 1_000
 
 
@@ -81,23 +81,25 @@ class DeleteListener:
 
     def _cancel(self, keys: Collection[str]) -> None:
         tasks = self._rows.filter(about_model=self.label, about_id__in=keys, backend=self.backend)
-        if live := set(tasks.filter(status__in=sorted(TASK_LIVE_STATES)).values_list("pk", flat=True)):
-            live -= self._cancel_unlocked(self._rows.filter(pk__in=live).pending())
-            on_commit_robust(self.database, self._cancel_held, live)
+        live = set(tasks.filter(status__in=sorted(TASK_LIVE_STATES)).values_list("pk", flat=True))
+        if held := live - self._cancel_unlocked(live, [TaskStatus.PENDING]):
+            on_commit_robust(self.database, self._cancel_held, held)
 
-    def _cancel_held(self, live: set[UUID]) -> None:
+    def _cancel_held(self, tasks: set[UUID]) -> None:
         """Cancel those that workers hold. A body that deletes its own row goes on."""
-        if (current := current_task()) is not None:
-            live.discard(current.id)
-        if live:
-            self._cancel_unlocked(self._rows.filter(pk__in=live, status__in=sorted(TASK_LIVE_STATES)))
+        current = current_task()
+        self._cancel_unlocked(tasks - {current.id if current else None}, sorted(TASK_LIVE_STATES))
 
-    def _cancel_unlocked(self, tasks: TaskQuerySet) -> set[UUID]:
-        """Cancel these tasks, but those that another transaction has locked; return which."""
-        with transaction.atomic(using=self.database):
-            if unlocked := set(tasks.lock().values_list("pk", flat=True)):
-                self._rows.filter(pk__in=unlocked).cancel_without_row()
-        return unlocked
+    def _cancel_unlocked(self, tasks: Collection[UUID], states: Collection[str]) -> set[UUID]:
+        """Cancel the tasks in these states, but those that another transaction has locked; return which."""
+        keys, cancelled = sorted(tasks), set[UUID]()
+        for start in range(0, len(keys), BATCH):
+            rows = self._rows.filter(pk__in=keys[start : start + BATCH], status__in=states)
+            with transaction.atomic(using=self.database):
+                if unlocked := set(rows.lock().values_list("pk", flat=True)):
+                    self._rows.filter(pk__in=unlocked).cancel_without_row()
+                    cancelled |= unlocked
+        return cancelled
 
     @property
     def _rows(self) -> TaskQuerySet:
