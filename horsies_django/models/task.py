@@ -15,6 +15,7 @@ from ..core.status import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from ..db.constraints import values_in_range
 from ..db.fields import DateTimeField, JSONField
 from ..db.now import Now
+from ..db.row_key import RowRef
 from .filters import HOLDS_UNIQUE_KEY, IS_HELD, IS_RELEASED
 from .transitions import TaskQuerySet
 
@@ -273,6 +274,11 @@ class Task(models.Model):
     def claimed(self) -> bool:
         """Whether a worker holds the task."""
         return self.status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
+
+    @property
+    def about_row(self) -> RowRef | None:
+        """The row that it is about, which may be gone; None if it is about none."""
+        return None if self.about_model is None else RowRef(self.about_model, self.about_id or "")
 
     @property
     def due_at(self) -> datetime:

@@ -18,7 +18,6 @@ from ...core.mask import MASKED, Mask
 from ...core.operations import log_operation
 from ...core.serialization import decode_call, decode_problems
 from ...core.status import TASK_TERMINAL_STATES
-from ...db.row_key import RowRef
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.call_keys import has_masked_key
 from ...enqueue.handle import TaskHandle
@@ -143,8 +142,8 @@ def run_again(
     if delay:
         options["run_after"] = timedelta(seconds=delay)
     sent = registered.with_options(**options)
-    if task.about_model is not None:
-        sent = replace(sent, about_row=RowRef(task.about_model, task.about_id or ""))
+    if task.about_row is not None:
+        sent = replace(sent, about_row=task.about_row)
     backend = _backend(task)
     assert isinstance(backend, HorsiesBackend)  # checked above
     backend.validate_task(sent)
