@@ -1,4 +1,7 @@
-"""Register the queue's admin pages on the default site; ``register(site)`` registers them on another."""
+"""Register the queue's admin pages on the default site; ``register(site)`` registers them on another.
+
+:class:`TasksInline` shows the latest tasks about a row on its page in the project's own admin.
+"""
 
 from typing import Any
 
@@ -11,13 +14,14 @@ from .errors.admin import ErrorGroupAdmin
 from .overview_admin import OverviewAdmin
 from .schedules.admin import ScheduleAdmin
 from .tasks.admin import TaskAdmin
+from .tasks_inline import TasksInline
 from .workers_queues.heartbeat_admin import HeartbeatAdmin
 from .workers_queues.limit_admin import LimitAdmin
 from .workers_queues.queue_admin import QueueAdmin
 from .workers_queues.worker_admin import WorkerAdmin
 from .workflows.admin import WorkflowAdmin
 
-__all__ = ["register"]
+__all__ = ["TasksInline", "register"]
 
 
 def register(site: admin.AdminSite) -> None:

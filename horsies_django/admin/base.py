@@ -57,6 +57,12 @@ MAX_COUNTED: Final = 10_000
 SKINS: Final = ("unfold", "jazzmin")
 
 
+def style_sheets(*sheets: str) -> Media:
+    """Return our style sheet, these further ones, and those that give our pages the look of an installed skin."""
+    skins = [skin for skin in SKINS if apps.is_installed(skin)]
+    return Media(css={"all": [f"horsies_django/{sheet}.css" for sheet in ("admin", *sheets, *skins)]})
+
+
 class BoundedPaginator(AnyPaginator):
     """Counts at most ``MAX_COUNTED`` rows."""
 
@@ -83,9 +89,8 @@ class QueueModelAdmin(AnyModelAdmin):
 
     @property
     def media(self) -> Media:
-        """Load our style sheet, and those that give our pages the look of an installed skin."""
-        sheets = ("admin", *(skin for skin in SKINS if apps.is_installed(skin)))
-        return Media(css={"all": [f"horsies_django/{sheet}.css" for sheet in sheets]}) + super().media
+        """Load our style sheets."""
+        return style_sheets() + super().media
 
     def page_name(self, page: str) -> str:
         """Return the name of the URL of one of its pages, such as ``change``."""

@@ -16,7 +16,7 @@ from django.db.models.sql.compiler import SQLCompiler
 #: The fields whose values have the same text in Python and in SQL.
 _KEY_FIELDS: Final = (IntegerField, CharField, TextField, UUIDField)
 
-#: Maximum characters of a key.
+#: Maximum characters of a key that a task has.
 KEY_LENGTH: Final = 255
 
 
@@ -71,16 +71,14 @@ def _stored_in(field: Field[Any, Any]) -> Field[Any, Any]:
 def row_ref(instance: Model) -> RowRef:
     """Return the reference to a saved row.
 
-    Raises TypeError for anything but an instance, and ValueError for one that is not saved or has too long a key.
+    Raises TypeError for anything but an instance, and ValueError for one that is not saved.
     """
     if not isinstance(instance, Model):
         raise TypeError(f"about() got {instance!r}; allowed: an instance of a model.")
     label = root_model(type(instance))._meta.label
     if instance._state.adding or instance.pk is None:
         raise ValueError(f"about() got a row of {label} that is not saved; allowed: saved rows.")
-    if len(key := key_of(instance)) > KEY_LENGTH:
-        raise ValueError(f"about() got a row of {label} whose key has {len(key)} characters; allowed: {KEY_LENGTH}.")
-    return RowRef(label, key)
+    return RowRef(label, key_of(instance))
 
 
 def key_of(instance: Model) -> str:

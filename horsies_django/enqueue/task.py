@@ -215,7 +215,7 @@ class HorsiesTask(_GenericTask[P, T]):
         ``OPTIONS["about"]`` for what a delete of the row does.
 
         Raises TypeError for anything but an instance of a model, ValueError for one that is not saved, and InvalidTask
-        for one whose key is not of integers, texts or UUIDs, or that is in another database than the queue.
+        for one whose key is too long or not of integers, texts or UUIDs, or that is in another database than the queue.
         """
         return replace(self, about_row=row_ref(instance))
 

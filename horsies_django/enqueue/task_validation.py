@@ -23,7 +23,7 @@ from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
 from ..core.serialization import clean_text
 from ..core.unique import RESERVED, Unique
-from ..db.row_key import model_of, problem_of_model
+from ..db.row_key import KEY_LENGTH, model_of, problem_of_model
 from .call_keys import names_in
 from .task import HorsiesTask
 
@@ -121,9 +121,12 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
 
 
 def _about_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
-    model = None if task.about_row is None else model_of(task.about_row.model)
-    if model is not None and (problem := problem_of_model(model, config_of(task.backend).database)):
+    if (row := task.about_row) is None or (model := model_of(row.model)) is None:
+        return
+    if problem := problem_of_model(model, config_of(task.backend).database):
         yield f"about(): {problem}"
+    if len(row.key) > KEY_LENGTH:
+        yield f"about(): a row of {row.model} has a key of {len(row.key)} characters; allowed: {KEY_LENGTH}."
 
 
 def problems_of_deadline(task: HorsiesTask[..., Any]) -> Iterator[str]:

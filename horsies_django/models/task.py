@@ -277,7 +277,7 @@ class Task(models.Model):
 
     @property
     def about_row(self) -> RowRef | None:
-        """The row that it is about."""
+        """The row that it is about, which may be gone; None if it is about none."""
         return None if self.about_model is None else RowRef(self.about_model, self.about_id or "")
 
     @property

@@ -12,6 +12,7 @@ from django.db.models import Q
 from ..core.registry import registry
 from ..core.status import TaskStatus
 from ..db.now import Now
+from ..db.row_key import RowRef
 from ..models import filters
 from ..models.claim.query import not_past_deadline
 from .keyset import scopes
@@ -52,6 +53,11 @@ def in_queue(name: str) -> Criteria:
 def awaiting(waits_for: str) -> Criteria:
     """Match the tasks that wait for this, such as ``event:approved``."""
     return Criteria(_PENDING & filters.IS_AWAITING & Q(waits_for=waits_for), scopes.awaiting(waits_for))
+
+
+def about_row(row: RowRef) -> Criteria:
+    """Match the tasks about a row."""
+    return Criteria(Q(about_model=row.model, about_id=row.key), scopes.about_row(row.model, row.key))
 
 
 def of_task(name: str) -> Criteria:

@@ -166,8 +166,8 @@ def test_a_task_that_runs_again_is_about_the_same_row():
         ),
         (
             lambda: Page.objects.create(path="p" * 256),
-            ValueError,
-            "a row of about.Page whose key has 256 characters; allowed: 255.",
+            InvalidTask,
+            "a row of about.Page has a key of 256 characters; allowed: 255.",
         ),
     ],
 )

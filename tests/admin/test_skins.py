@@ -25,6 +25,9 @@ def test_every_page_opens_with_another_skin(skin, tmp_path, monkeypatch):
     assert {status for _, status, *_ in pages} == {"200"}, done.stdout
     assert [url for url, _, *markers in pages if "horsies-buttons" in markers], done.stdout
     assert not [url for url, _, *markers in pages if "nested-forms" in markers], done.stdout
+    assert [markers for _, _, *markers in pages if "horsies-row-tasks" in markers] == [
+        ["horsies-row-tasks", f"{skin}.css"]
+    ], done.stdout
     ours = [markers for url, _, *markers in pages if "/horsies_django/" in url]
     sheets = {sheet for markers in ours for sheet in markers if sheet.endswith(".css")}
     assert sheets == {f"{skin}.css"}, done.stdout

@@ -16,6 +16,7 @@ from ...core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ...core.status import TaskStatus
 from ...db.expressions import NowPlus
 from ...db.now import Now
+from ...db.row_key import KEY_LENGTH, RowRef
 from ...models import ErrorGroup, Schedule, Worker
 from ...models.claim.query import not_past_deadline
 from ...models.error_group import is_fingerprint
@@ -24,7 +25,7 @@ from ...models.operator_actions import ENGINE_TASK_PREFIX
 from ...ops.keyset import scopes
 from ...ops.keyset.criteria import Criteria
 from ...ops.keyset.scopes import IndexRange, ScanScope
-from ...ops.task_criteria import BY_STATE, awaiting, in_error_group
+from ...ops.task_criteria import BY_STATE, about_row, awaiting, in_error_group
 from ..base import queue_database
 from ..links import can_view
 from .choice_filters import ChoiceFilter, FoldedFilter, LinkedFilter, form_of
@@ -254,6 +255,23 @@ class WaitsForFilter(LinkedFilter):
     def criteria_of(self, choice: str) -> Criteria:
         """The tasks that wait for the same have an index."""
         return awaiting(choice)
+
+
+class AboutFilter(LinkedFilter):
+    """Filters tasks by the row that they are about, such as ``shop.Order:5``."""
+
+    title = _("about")
+    parameter_name = "about"
+
+    def is_valid(self, value: str) -> bool:
+        """Return whether a task can be about this row."""
+        label, colon, key = value.partition(":")
+        return bool(label and colon) and len(label) <= 201 and len(key) <= KEY_LENGTH and "\0" not in value
+
+    def criteria_of(self, choice: str) -> Criteria:
+        """The tasks about a row have an index."""
+        label, _colon, key = choice.partition(":")
+        return about_row(RowRef(label, key))
 
 
 class ScheduleFilter(LinkedFilter):

@@ -26,6 +26,7 @@ from ..links import Links
 from ..lists.name_filters import ErrorFilter, QueueFilter, TaskFilter
 from ..lists.search_admin import SearchAdmin
 from ..lists.task_filters import (
+    AboutFilter,
     AttemptsFilter,
     DueFilter,
     ErrorGroupFilter,
@@ -77,6 +78,7 @@ class TaskAdmin(TaskColumns, SearchAdmin, ActionAdmin):
         ScheduleFilter,
         LimitFilter,
         WaitsForFilter,
+        AboutFilter,
     )
     ordering = ("-id",)
     sortable_by = ()

@@ -67,7 +67,7 @@ class TaskColumns:
         call = format_html('<span class="horsies-call">{}</span>', task.call) if task.call else ""
         is_live = task.status in TASK_LIVE_STATES
         progress = progress_bar(task.progress) if is_live and task.progress is not None else ""
-        return cell(call, progress, _error(task.last_error) if task.last_error else "")
+        return cell(call, progress, error_text(task.last_error) if task.last_error else "")
 
     @admin.display(description=_("run time, attempts"))
     def shown_run(self, task: Any) -> SafeString:
@@ -120,7 +120,8 @@ def _moment_of(task: Task) -> datetime | None:
     return moment
 
 
-def _error(error: LastError) -> SafeString:
+def error_text(error: LastError) -> SafeString:
+    """Return an error and the beginning of its message."""
     text = f": {error.message}" if error.message else ""
     return format_html('<span class="horsies-row-error"><strong>{}</strong>{}</span>', error.label, text)
 

@@ -16,8 +16,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.compat import task_backends
 from ...core.numbers import format_duration, format_number
+from ...core.results import OutcomeCode
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...core.unique import HOLDING, UniqueUntil
+from ...db.row_key import RowRef, model_of
 from ...models import Limit, Task, TaskItem, Worker, Workflow, WorkflowTask
 from ...ops.diagnosis.retries import describe_retry_policy
 from ...ops.diagnosis.waiting import waits_since
@@ -192,6 +194,20 @@ class TaskFields:
             return ""
         end = task.finished_at
         return counted(task.read_at - task.started_at) if end is None else format_duration(end - task.started_at)
+
+    @admin.display(description=_("about"))
+    def page_about(self, task: Task) -> SafeString | str:
+        """The row that it is about, linked if the site has a page of it, and the list of the tasks about it."""
+        if (row := task.about_row) is None:
+            return ""
+        tasks = self.links.to_list(Task, gettext("All tasks about this row"), about=str(row))
+        return format_html("{} · {}", self._row(row), tasks)
+
+    def _row(self, row: RowRef) -> SafeString | str:
+        text, model = f"{row.model} {row.key}", model_of(row.model)
+        if self.task.error_code == OutcomeCode.ABOUT_ROW_GONE:
+            return format_html('{} <span class="quiet">{}</span>', text, gettext("deleted"))
+        return text if model is None else self.links.to(model, row.key, text)
 
     @admin.display(description=_("workflow"))
     def page_workflow(self, task: Any) -> SafeString | str:

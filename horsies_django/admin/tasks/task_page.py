@@ -76,6 +76,7 @@ STATE: Final = Section(
         "priority",
         "page_worker",
         "page_process",
+        "page_about",
         "page_workflow",
         "page_node_id",
         "page_schedule",

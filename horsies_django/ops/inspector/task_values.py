@@ -173,6 +173,7 @@ class TaskDetail(TaskSummary):
     """A task's row and everything related to it, as of the time it was read.
 
     Attributes:
+        about: The row that it is about, such as ``shop.Order:5``; the row may be gone.
         why: Why it is not running, as translated sentences, the most immediate first; empty if it runs or has ended.
         payload: The non-empty values among arguments, result, metadata and checkpoint, masked.
         progress: The progress that its body reported.
@@ -186,6 +187,7 @@ class TaskDetail(TaskSummary):
         is_registered: Whether a task with its name is registered in this process.
     """
 
+    about: str | None
     why: Sequence[str]
     payload: Mapping[str, Any]
     progress: Any
@@ -222,6 +224,7 @@ def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
         **summary_fields(task),
         call=", ".join(_line(contents, part) for part in ("args", "kwargs") if contents.is_filled(part)),
         is_orphaned=bool(orphaned_ids([task])),
+        about=None if task.about_row is None else str(task.about_row),
         why=tuple(reason.as_text(task.seen_at) for reason in reasons_of(task, task.seen_at)),
         payload={part: _masked_part(contents, part) for part in PAYLOADS if contents.is_filled(part)},
         progress=task.progress,

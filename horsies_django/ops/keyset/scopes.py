@@ -94,6 +94,11 @@ def awaiting(waits_for: str) -> ScanScope:
     return ScanScope(partitions=(_AWAITING.rows & Q(waits_for=waits_for),), is_narrow=True)
 
 
+def about_row(model: str, key: str) -> ScanScope:
+    """Return the scope of the tasks about a row."""
+    return ScanScope(partitions=(Q(about_model=model, about_id=key),), is_narrow=True)
+
+
 def of_error_group(fingerprint: str) -> ScanScope:
     """Return the scope of the tasks in an error group: failed ones, and those that wait for a retry or are in one."""
     return ScanScope(partitions=(in_error_group(fingerprint),), is_narrow=True)

@@ -27,6 +27,7 @@ from horsies_django.models import (
     Worker,
     WorkflowEvent,
 )
+from tests.about.models import Order
 from tests.admin.factories import LATER, LONG_AGO
 from tests.admin.test_workflows_admin import diamond, row
 from tests.jobs import tasks
@@ -54,6 +55,7 @@ def create_pages() -> dict[str, str]:
         "tasks by name": reverse("admin:horsies_django_task_names"),
         "task name": reverse("admin:horsies_django_task_name", args=[HOSTILE]),
         **_pages_of_tasks(worker),
+        **_pages_of_rows(worker),
         **_pages_of_workflows(),
         "queues": _list("queue"),
         "queue": _page("queue", queue.pk),
@@ -131,6 +133,28 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
         "cancel a task that runs": _confirmation("task", running.pk, "cancel_running"),
         "delete a task": _confirmation("task", completed.pk, "delete"),
         "move a task": _confirmation("task", tasks.noop.send().id, "move"),
+    }
+
+
+def _pages_of_rows(worker: str) -> dict[str, str]:
+    """Return the page of a row in its own admin, and the pages of the tasks about it."""
+    order = Order.objects.create()
+    about = {"about_model": "about.Order", "about_id": str(order.pk)}
+    ended = {"attempt": 1, "claim": 1, "sent_at": LONG_AGO, "claimed_at": LONG_AGO, "started_at": LONG_AGO}
+    failed = _task(status="FAILED", failed_at=Now(), error_code=HOSTILE, **ended, **about)
+    TaskAttempt.objects.create(
+        task=failed, attempt=1, outcome="FAILED", due_at=LONG_AGO, started_at=LONG_AGO, finished_at=LONG_AGO,
+        error_message=HOSTILE * 9, error_code=HOSTILE, exception_class="shop.errors.PaymentError",
+    )  # fmt: skip
+    _task(status="COMPLETED", completed_at=Now(), result={"ok": 1}, **ended, **about)
+    _task(status="RUNNING", claimed_by_worker_id=worker, **ended, **about)
+    _task(deferred=True, enqueued_at=LATER, claim=2, waits_for=f"event:{HOSTILE}", **about)
+    _task(**about)
+    return {
+        "row with tasks": reverse("admin:about_order_change", args=[order.pk]),
+        "row without tasks": reverse("admin:about_order_change", args=[Order.objects.create().pk]),
+        "task about a row": _page("task", failed.pk),
+        "tasks about a row": _list("task", f"?about=about.Order:{order.pk}"),
     }
 
 

@@ -64,7 +64,7 @@ _ORDERS = {"o", "sort"}
 _NOT_FILTERS = {*_ORDERS, "q", "p", "all"}
 
 #: Filters to which pages of rows link that the large database has not.
-_UNLINKED = {"task": [{"waits_for_limit": "stock"}, {"schedule_id": "1"}]}
+_UNLINKED = {"task": [{"waits_for_limit": "stock"}, {"schedule_id": "1"}, {"about": "shop.Order:5"}]}
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,16 @@ from django.urls import reverse  # noqa: E402
 
 from horsies_django import TaskStatus, Workflow  # noqa: E402
 from horsies_django.models import Overview, Task  # noqa: E402
+from tests.about.jobs import touch  # noqa: E402
+from tests.about.models import Order  # noqa: E402
 from tests.jobs import tasks  # noqa: E402
+
+MARKERS = ("horsies-buttons", "horsies-pager", "horsies-row-tasks", "unfold.css", "jazzmin.css")
 
 
 def main() -> None:
     """Create some rows and visit their pages."""
-    call_command("migrate", verbosity=0)
+    call_command("migrate", run_syncdb=True, verbosity=0)
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("admin"))
     for _ in range(60):
@@ -44,6 +48,8 @@ def main() -> None:
     failed = Task.objects.get(status=TaskStatus.FAILED)
     visit(client, reverse("admin:horsies_django_task_change", args=[failed.pk]))
     visit(client, reverse("admin:horsies_django_task_do", args=[failed.pk, "retry"]))
+    touch.about(order := Order.objects.create()).send(1)
+    visit(client, reverse("admin:about_order_change", args=[order.pk]))
 
 
 class Forms(HTMLParser):
@@ -71,7 +77,7 @@ def visit(client: Client, address: str) -> None:
         address,
         response.status_code,
         *(["nested-forms"] if forms.are_nested else []),
-        *(marker for marker in ("horsies-buttons", "horsies-pager", "unfold.css", "jazzmin.css") if marker in html),
+        *(marker for marker in MARKERS if marker in html),
     )
 
 
