@@ -62,7 +62,10 @@ TASKS = {
             "modules": [name for name in os.environ.get("TEST_MODULES", ",".join(MODULES)).split(",") if name],
             "disable_undeclared_schedules_after": float(os.environ.get("TEST_UNDECLARED_AFTER", "600")),
             "about": {
-                **{f"about.{name}": {"on_delete": "cancel"} for name in ("Order", "Place", "Ticket", "Seat", "Page")},
+                **{
+                    f"about.{name}": {"on_delete": "cancel"}
+                    for name in ("Order", "Place", "Ticket", "Seat", "Page", "Document")
+                },
                 "about.Invoice": {"on_delete": "keep"},
             },
             "recovery": {

@@ -32,7 +32,7 @@ Order.objects.filter(item="ink").delete()
 print("after a delete:", handles[1].status(), handles[1].info().error_code)
 
 with connection.cursor() as cursor:
-    cursor.execute("DELETE FROM shop_order WHERE item = 'nib'")  # no signal tells of it
+    cursor.execute("DELETE FROM shop_order WHERE item = 'nib'")  # sends no signal
 print("after raw SQL:", handles[2].status())
 drain()
 print("no body without its row:", handles[2].status(), handles[2].info().error_code)

@@ -10,11 +10,24 @@ from uuid import UUID
 from django.apps import apps
 from django.db import router
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import CharField, F, Field, ForeignKey, Func, IntegerField, Model, OuterRef, TextField, UUIDField
+from django.db.models import (
+    AutoField,
+    CharField,
+    F,
+    Field,
+    ForeignKey,
+    Func,
+    IntegerField,
+    Model,
+    OuterRef,
+    TextField,
+    UUIDField,
+)
 from django.db.models.sql.compiler import SQLCompiler
 
-#: The fields whose values have the same text in Python and in SQL.
-_KEY_FIELDS: Final = (IntegerField, CharField, TextField, UUIDField)
+#: The fields whose values have the same text in Python and in SQL, and how these convert them.
+_KEY_FIELDS: Final = (AutoField, IntegerField, CharField, TextField, UUIDField)
+_CONVERSIONS: Final = {kind.get_prep_value for kind in _KEY_FIELDS}
 
 #: Maximum characters of a key that a task has.
 KEY_LENGTH: Final = 255
@@ -41,16 +54,18 @@ def root_model(model: type[Model]) -> type[Model]:
 def model_of(label: str) -> type[Model] | None:
     """Return the model with this label; None if there is none."""
     try:
-        return apps.get_model(label)
+        model = apps.get_model(label)
     except (LookupError, ValueError):
         return None
+    return model if model._meta.label == label else None  # the lookup ignores case
 
 
 def problem_of_model(model: type[Model], database: str) -> str:
     """Return why tasks in this database can't be about rows of a model; empty if they can."""
     label = model._meta.label
-    if kinds := [kind for field in key_fields(model) if not isinstance(kind := _stored_in(field), _KEY_FIELDS)]:
-        return f"{label} has a key of {type(kinds[0]).__name__}; allowed: keys of integers, texts and UUIDs."
+    for field in map(_stored_in, key_fields(model)):
+        if not isinstance(field, _KEY_FIELDS) or type(field).get_prep_value not in _CONVERSIONS:
+            return f"{label} has a key of {type(field).__name__}; allowed: keys of integers, texts and UUIDs."
     if (own := router.db_for_write(model)) != database:
         return f"{label} is in the database {own!r} and the queue in {database!r}; allowed: models in {database!r}."
     return ""
@@ -75,7 +90,7 @@ def row_ref(instance: Model) -> RowRef:
     """
     if not isinstance(instance, Model):
         raise TypeError(f"about() got {instance!r}; allowed: an instance of a model.")
-    label = root_model(type(instance))._meta.label
+    label = root_model(instance._meta.model)._meta.label
     if instance._state.adding or instance.pk is None:
         raise ValueError(f"about() got a row of {label} that is not saved; allowed: saved rows.")
     return RowRef(label, key_of(instance))
@@ -83,7 +98,7 @@ def row_ref(instance: Model) -> RowRef:
 
 def key_of(instance: Model) -> str:
     """Return the key of an instance as a text."""
-    values = [field.get_prep_value(getattr(instance, field.attname)) for field in key_fields(type(instance))]
+    values = [field.get_prep_value(getattr(instance, field.attname)) for field in key_fields(instance._meta.model)]
     parts = [str(value) if isinstance(value, UUID) else value for value in values]
     return str(parts[0]) if len(parts) == 1 else json.dumps(parts, ensure_ascii=False)
 

@@ -36,7 +36,10 @@ _UNLIMITED: Final[Mapping[str, Any]] = {
 }
 
 #: The columns that ``on_conflict="replace"`` resets, since they belong to the replaced arguments.
-_NEW_TASK: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
+_NEW_TASK: Final[Mapping[str, Any]] = {
+    "retry_count": 0,
+    **dict.fromkeys(("next_retry_at", "progress", "checkpoint", "about_model", "about_id")),
+}
 
 
 def holder_of(row: NewRow) -> TaskRow | None:
@@ -102,7 +105,7 @@ def _replace(row: NewRow, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -
 
     values = {name: value for name, value in row.values.items() if name not in _REPLAYED}
     values = values if "limit_key" in values else {**_UNLIMITED, **values}
-    if not rows.update(**_NEW_TASK, **values | _time_columns(values, unique)):
+    if not rows.update(**{**_NEW_TASK, **values, **_time_columns(values, unique)}):
         return None
     release_blocked.release_after_commit(row.database, [holder.limit_key, row.arguments.limit_key])
     row.calls.wake_after_commit(row.database)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
+from django.core.exceptions import EmptyResultSet
 from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.query import ValuesIterable
@@ -60,7 +61,11 @@ def _check_rows(queryset: QuerySet[Any, Any]) -> None:
 
 
 def _would_read_new_tasks(queryset: QuerySet[Any, Any], database: str) -> bool:
-    """Whether a cursor would also return the tasks that are inserted: on SQLite, where it reads their own table."""
+    """Whether a cursor would see the tasks that are inserted: on SQLite, if the query reads their table."""
     from ..models import Task
 
-    return queryset.model is Task and not postgres.can_listen(database)
+    if postgres.can_listen(database):
+        return False
+    with suppress(EmptyResultSet):
+        return Task._meta.db_table in str(queryset.query)
+    return False

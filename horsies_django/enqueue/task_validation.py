@@ -165,7 +165,7 @@ def _limit_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
     for name in ("max_concurrency", "concurrency_key"):
         if task.one_at_a_time is not None and (value := getattr(task, name)) is not None:
             yield f"{name} is {value!r} and one_at_a_time is {task.one_at_a_time!r}; allowed: one of them."
-    yield from _rate_problems(rate)
+    yield from () if rate is None else _rate_problems(rate)
     if max_concurrency is None and rate is None:
         for name in ("concurrency_key", "concurrency_scope"):
             if (value := getattr(task, name)) is not None:
@@ -176,9 +176,9 @@ def _limit_problems(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"concurrency_key is {task.concurrency_key!r}{problem}"
 
 
-def _rate_problems(rate: str | None) -> Iterator[str]:
+def _rate_problems(rate: str) -> Iterator[str]:
     try:
-        Rate.parse(rate if rate is not None else "1/s")
+        Rate.parse(rate)
     except ValueError as error:
         yield f"rate_limit: {error}"
 

@@ -13,8 +13,9 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.apps import apps
+from django.core.exceptions import ValidationError
 from django.db import connections, transaction
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.db.models.signals import post_delete, pre_delete
 from django.db.transaction import Atomic
 
@@ -38,7 +39,11 @@ def is_row_gone(claimed: ClaimedTask, options: Options) -> bool:
     rule, model = options.about.get(label), model_of(label)
     if rule is None or rule.on_delete != "cancel" or model is None:
         return False
-    return not model._base_manager.using(options.database).filter(pk=key_value(model, key)).exists()
+    rows: QuerySet[Model] = QuerySet(model, using=options.database)  # no manager: one may hide rows
+    try:
+        return not rows.filter(pk=key_value(model, key)).exists()
+    except (ValidationError, ValueError):  # the model has another kind of key since
+        return True
 
 
 def listen_to_deletes() -> None:
@@ -65,17 +70,17 @@ class DeleteListener:
 
     def connect(self, model: type[Model]) -> None:
         """Listen to the deletes of a model and of its proxies, which have signals of their own."""
-        for sender in apps.get_models(include_auto_created=True):
+        for sender in apps.get_models():
             if sender._meta.concrete_model is model:
                 pre_delete.connect(self._before, sender=sender, weak=False)
                 post_delete.connect(self._after, sender=sender, weak=False)
 
     def _before(self, instance: Model, using: str, **_: Any) -> None:
-        if using == self.database:
-            self._keys.setdefault(_block(using), {})[key_of(instance)] = None
+        if (block := self._block(using)) is not None:
+            self._keys.setdefault(block, {})[key_of(instance)] = None
 
     def _after(self, instance: Model, using: str, **_: Any) -> None:
-        if using == self.database and (keys := list(self._keys.pop(_block(using), ()))):
+        if (block := self._block(using)) is not None and (keys := list(self._keys.pop(block, ()))):
             for start in range(0, len(keys), BATCH):
                 self._cancel(keys[start : start + BATCH])
 
@@ -101,11 +106,11 @@ class DeleteListener:
                     cancelled |= unlocked
         return cancelled
 
+    def _block(self, using: str) -> Atomic | None:
+        """Return the transaction block of a delete; None for another database, and for a signal of other code."""
+        connection = connections[using]
+        return connection.atomic_blocks[-1] if using == self.database and connection.in_atomic_block else None
+
     @property
     def _rows(self) -> TaskQuerySet:
         return Task.objects.using(self.database)
-
-
-def _block(using: str) -> Atomic:
-    """Return the transaction block of the delete that sends the signal."""
-    return connections[using].atomic_blocks[-1]

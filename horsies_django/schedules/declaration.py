@@ -83,6 +83,8 @@ class DeclaredSchedule:
             raise TypeError(f"args is {self.args!r}; allowed: a list or a tuple.")
         if not isinstance(self.kwargs, Mapping):
             raise TypeError(f"kwargs is {self.kwargs!r}; allowed: a dict.")
+        if isinstance(self.what, HorsiesTask) and self.what.about_row is not None:
+            raise ValueError(f"its task is about {self.what.about_row}; allowed: a task without about().")
         typed = config_of(self.backend).serializer == "rich"
         is_task = isinstance(self.what, HorsiesTask)
         columns = {name: value for name, value in self.options.items() if name not in CALL_OPTIONS}

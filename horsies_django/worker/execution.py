@@ -43,6 +43,10 @@ class TooLate(Exception):
     """The function must not start any more."""
 
 
+class RowGone(TooLate):
+    """The row that the task is about does not exist."""
+
+
 @dataclass(eq=False, slots=True)
 class Execution(TaskRun):
     """The state of one execution, shared by the producer, the executor and the task's context.

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import Error, connections, transaction
@@ -40,7 +40,7 @@ from . import (
     result_mapping,
     signal_dispatcher,
 )
-from .execution import Execution, ExecutionResult, NotStarted, TooLate
+from .execution import Execution, ExecutionResult, NotStarted, RowGone, TooLate
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -65,8 +65,8 @@ def run_task(execution: Execution) -> ExecutionResult | NotStarted:
         if isinstance(call.task, HorsiesTask) and call.task.atomic:
             return _run_atomic(execution, call)
         return result_mapping.from_value(execution, call.task, _value(execution, call))
-    except TooLate:
-        return NotStarted(execution)
+    except TooLate as reason:
+        return _not_started(execution, reason)
     except BaseException as error:  # noqa: BLE001  # sys.exit() or KeyboardInterrupt of a task ends the task only
         return _raised(execution, call, error)
     finally:
@@ -78,19 +78,20 @@ async def arun_task(execution: Execution, task: asyncio.Task[Any] | None) -> Exe
     call = None
     try:
         execution.start()
-        # The arguments of a workflow node, or of grouped calls, come from the database; so does whether a row is there.
-        claim = execution.claimed
-        reads = claim.workflow_id is not None or claim.has_inputs or claim.about_model is not None
-        call = await sync_to_async(_prepare)(execution) if reads else _prepare(execution)
+        # The arguments of a workflow node, or of grouped calls, come from the database.
+        is_given = execution.claimed.workflow_id is not None or execution.claimed.has_inputs
+        call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
         if signal_dispatcher.has_started_receivers(execution.claimed):
             await sync_to_async(signal_dispatcher.send_started)(execution.claimed, execution.database)
         context = await sync_to_async(_context)(execution, call.task) if _needs_context(call.task) else []
         function = _function(execution, call, context, is_async=True)
+        if execution.claimed.about_model is not None:
+            await sync_to_async(_check_row)(execution)
         execution.raise_if_too_late()
         value = await execution.cancellable(function(), task)
         return result_mapping.from_value(execution, call.task, value)
-    except TooLate:
-        return NotStarted(execution)
+    except TooLate as reason:
+        return await sync_to_async(_not_started)(execution, reason)
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to its caller
         if result_mapping.is_unknown_call(execution, error):
             return await sync_to_async(_raised)(execution, call, error)
@@ -119,6 +120,7 @@ def _value(execution: Execution, call: _PreparedCall) -> Any:
     context = _context(execution, call.task) if _needs_context(call.task) else []
     is_async = _is_coroutine_function(call.task.func)
     function = _function(execution, call, context, is_async=is_async)
+    _check_row(execution)
     execution.raise_if_too_late()  # reading the arguments may have taken long
     return async_to_sync(execution.cancellable)(function()) if is_async else execution.call(function)
 
@@ -225,10 +227,7 @@ def _require_claim(execution: Execution, is_held: object) -> None:
 
 
 def _prepare(execution: Execution) -> _PreparedCall:
-    """Return the call of a task. One whose row is gone ends here: raises TooLate."""
     claim = execution.claimed
-    if claim.about_model is not None and is_row_gone(claim, execution.options):
-        _cancel_without_row(execution)
     console_logging.log_later(
         claim,
         "task started id=%s name=%s queue=%s attempt=%d",
@@ -261,13 +260,26 @@ def _prepare(execution: Execution) -> _PreparedCall:
     return _PreparedCall(task, args, kwargs)
 
 
-def _cancel_without_row(execution: Execution) -> NoReturn:
-    claim, tasks = execution.claimed, Task.objects.using(execution.database)
-    mine = tasks.under_claims([claim], TaskStatus.RUNNING, execution.runner.worker_id)
-    if mine.cancel_without_row():
+def _check_row(execution: Execution) -> None:
+    """Raise :class:`RowGone` if the row that a task is about is gone."""
+    if execution.claimed.about_model is not None and is_row_gone(execution.claimed, execution.options):
+        raise RowGone
+
+
+def _not_started(execution: Execution, reason: TooLate) -> NotStarted:
+    """Cancel a task whose row is gone, after the transaction of an atomic one. It goes back if that fails."""
+    if isinstance(reason, RowGone):
+        claim, tasks = execution.claimed, Task.objects.using(execution.database)
+        mine = tasks.under_claims([claim], TaskStatus.RUNNING, execution.runner.worker_id)
         row = f"{claim.about_model}:{claim.about_id}"
-        logger.info("task cancelled without its row id=%s name=%s row=%s", claim.task_id, claim.task_name, row)
-    raise TooLate
+        try:
+            mine.cancel_without_row()
+        except Error:
+            logger.exception("task without its row not cancelled id=%s row=%s", claim.task_id, row)
+        else:
+            execution.request_stop(TaskRevoked)
+            logger.info("task cancelled without its row id=%s name=%s row=%s", claim.task_id, claim.task_name, row)
+    return NotStarted(execution)
 
 
 def _loads(text: str) -> Any:

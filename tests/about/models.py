@@ -60,6 +60,37 @@ class Page(models.Model):
     path = models.CharField(max_length=500, primary_key=True)
 
 
+class KeyOfItsOwn(models.CharField):
+    """A field that converts its values."""
+
+    def get_prep_value(self, value):
+        return f"own-{value}"
+
+
+class Badge(models.Model):
+    """A key that has another text in Python than in the database."""
+
+    code = KeyOfItsOwn(max_length=20, primary_key=True)
+
+
+class Visible(models.Manager):
+    """Hides the documents that are deleted softly."""
+
+    def get_queryset(self):
+        return super().get_queryset().filter(is_deleted=False)
+
+
+class Document(models.Model):
+    """Rows that a soft delete hides, from the base manager too. Its tasks are cancelled with it."""
+
+    is_deleted = models.BooleanField(default=False)
+
+    objects = Visible()
+
+    class Meta:
+        base_manager_name = "objects"
+
+
 class Day(models.Model):
     """A key of which no task can be."""
 

@@ -8,13 +8,16 @@ import pytest
 from django.db import connection
 from django.db.models import Count, Exists, OuterRef, Subquery
 from django.test.utils import CaptureQueriesContext
+from django.utils.functional import SimpleLazyObject
 
-from horsies_django import TaskStatus
+from horsies_django import Every, TaskStatus, Unique, Workflow
 from horsies_django.core.compat import InvalidTask
+from horsies_django.exceptions import InvalidWorkflow
 from horsies_django.models import Task
 from horsies_django.ops.inspector.run_again import run_again
+from horsies_django.schedules.declaration import DeclaredSchedule
 from tests.about.jobs import alone, touch
-from tests.about.models import Day, Invoice, Order, Page, Place, Restaurant, RushOrder, Seat, Ticket, Unlisted
+from tests.about.models import Badge, Day, Invoice, Order, Page, Place, Restaurant, RushOrder, Seat, Ticket, Unlisted
 from tests.jobs.entries import entries
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -141,6 +144,36 @@ def test_a_row_can_be_reached_through_another_outer_row():
     assert list(Invoice.objects.filter(Exists(orders))) == [invoice]
 
 
+def test_a_lazy_object_stands_for_its_row():
+    order = Order.objects.create()
+    lazy = SimpleLazyObject(lambda: order)
+
+    handle = touch.about(lazy).send(1)
+
+    assert ids_of(Task.objects.about(lazy)) == ids_of(Task.objects.about(order)) == {handle.id}
+
+
+def test_a_call_that_replaces_another_is_about_its_own_row_or_none():
+    first, second = Order.objects.create(), Order.objects.create()
+    job = touch.with_options(unique=Unique(by=("task",), on_conflict="replace"))
+    job.about(first).send(1)
+
+    job.about(second).send(2)
+    assert [task.about_row.key for task in Task.objects.all()] == [str(second.pk)]
+    job.send(3)
+    assert [task.about_row for task in Task.objects.all()] == [None]
+
+
+def test_nodes_and_schedules_are_about_no_row():
+    about = touch.about(Order.objects.create())
+
+    with pytest.raises(InvalidWorkflow, match=r"about_row=RowRef.*; allowed: the task without about\(\)"):
+        Workflow("of a row", [about.node()(key=1)])
+    declared = DeclaredSchedule("of a row", about, Every(minutes=1))
+    with pytest.raises(ValueError, match=r"its task is about about\.Order:\d+; allowed: a task without about\(\)"):
+        declared.row("tests")
+
+
 def test_a_task_that_runs_again_is_about_the_same_row():
     order = Order.objects.create()
     handle = touch.about(order).send(1)
@@ -163,6 +196,11 @@ def test_a_task_that_runs_again_is_about_the_same_row():
             lambda: Day.objects.create(date="2026-01-01"),
             InvalidTask,
             "about.Day has a key of DateField; allowed: keys of integers, texts and UUIDs.",
+        ),
+        (
+            lambda: Badge.objects.create(code="a"),
+            InvalidTask,
+            "about.Badge has a key of KeyOfItsOwn; allowed: keys of integers, texts and UUIDs.",
         ),
         (
             lambda: Page.objects.create(path="p" * 256),

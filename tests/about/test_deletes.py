@@ -8,14 +8,27 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
-from django.db.models.signals import pre_delete
+from django.db.models.signals import post_delete, pre_delete
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import TaskStatus
+from horsies_django.core.compat import task_started
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.signals import task_cancelled
 from tests.about.jobs import atouch, delete_own, hold, lock_and_count, touch
-from tests.about.models import Customer, Invoice, Order, Page, Place, Restaurant, RushOrder, Seat, Ticket, Unlisted
+from tests.about.models import (
+    Customer,
+    Document,
+    Invoice,
+    Order,
+    Page,
+    Place,
+    Restaurant,
+    RushOrder,
+    Seat,
+    Ticket,
+    Unlisted,
+)
 from tests.conftest import wait_until
 from tests.jobs.entries import entries
 
@@ -227,6 +240,51 @@ def test_bodies_begin_while_their_row_is_there(kind, drain):
     remove(*([Restaurant, Place] if kind == "a child" else [type(row)]))
     drain()
     assert entries() == ["there"]
+
+
+def test_a_body_begins_although_a_soft_delete_hides_its_row(drain):
+    document = Document.objects.create()
+    touch.about(document).send("hidden")
+    Document.objects.update(is_deleted=True)
+
+    drain()
+
+    assert entries() == ["hidden"]
+
+
+def test_a_task_whose_model_has_another_kind_of_key_by_now_ends_without_its_row(drain):
+    handle = touch.about(Ticket.objects.create()).send(1)
+    Task.objects.filter(pk=handle.id).update(about_id="17")
+
+    drain()
+
+    assert statuses() == [GONE]
+
+
+def test_a_row_that_is_deleted_while_its_task_starts_keeps_the_body_from_beginning(drain):
+    order = Order.objects.create()
+    touch.about(order).send(1)
+
+    def delete(**kwargs):
+        remove(Order)
+
+    task_started.connect(delete)
+    try:
+        drain()
+    finally:
+        task_started.disconnect(delete)
+
+    assert statuses() == [GONE]
+
+
+def test_signals_of_other_code_outside_a_transaction_cancel_nothing():
+    order = Order.objects.create()
+    touch.about(order).send(1)
+
+    for signal in (pre_delete, post_delete):
+        signal.send(sender=Order, instance=order, using="default", origin=order)
+
+    assert statuses() == [WAITS]
 
 
 def test_a_task_that_was_cancelled_with_its_row_ends_so_again_when_it_is_retried(drain):

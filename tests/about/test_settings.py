@@ -34,6 +34,11 @@ def errors(settings):
         ),
         ("x", "has 'x'; allowed: labels of models, like 'shop.Order'.", "See the page on tasks about rows."),
         (
+            "about.order",
+            "has 'about.order'; allowed: labels of models, like 'shop.Order'.",
+            "Did you mean 'about.Order'?",
+        ),
+        (
             "about.RushOrder",
             "has 'about.RushOrder', whose tasks are about the row of about.Order; allowed: 'about.Order'.",
             "See the page on tasks about rows.",

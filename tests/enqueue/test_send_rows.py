@@ -8,7 +8,7 @@ import sys
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import DataError, IntegrityError, connection, connections, transaction
-from django.db.models import Case, F, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Value, When
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Unique
@@ -149,6 +149,17 @@ def test_tasks_may_be_sent_for_rows_of_the_table_of_tasks(in_transaction):
 
     assert len(handles) == MANY
     assert Task.objects.count() == 2 * MANY
+
+
+def test_tasks_may_be_sent_for_rows_without_tasks(in_transaction):
+    store(MANY)
+    tasks_of_row = Task.objects.filter(kwargs__a=OuterRef("pid"))
+
+    with in_transaction():
+        handles = jobs.triple.send_many(Entry.objects.filter(~Exists(tasks_of_row)).values(a=F("pid")))
+
+    assert len(handles) == MANY
+    assert jobs.triple.send_many(Entry.objects.none().values(a=F("pid"))) == []
 
 
 @pytest.mark.parametrize("rows", [3, MANY])
