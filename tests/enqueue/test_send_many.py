@@ -103,7 +103,7 @@ def test_send_many_of_no_calls_runs_no_statement(django_assert_num_queries):
         ({"a": 1, "c": {1}}, "'c'"),
         (5, "of type int; allowed: a mapping"),
         ([("a", 1)], "of type list; allowed: a mapping"),
-        (Task(), "of type Task; allowed: a mapping"),
+        (Task(id=uuid.UUID(int=1)), "of type Task; allowed: a mapping"),
         ({1: 2}, "string"),
     ],
     ids=str,
