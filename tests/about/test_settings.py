@@ -12,6 +12,10 @@ from tests.about.models import Order
 pytestmark = pytest.mark.django_db
 
 
+#: The errors of options, and of models whose rows can have no tasks.
+CODES = {"horsies.E001", "horsies.E002", "horsies.E013"}
+
+
 @pytest.fixture
 def errors(settings):
     """Return a function that returns the errors of these options."""
@@ -19,7 +23,7 @@ def errors(settings):
     def check(**options):
         backend = {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": options}
         settings.TASKS = {"default": backend}
-        return [(error.id, error.msg, error.hint) for error in checks.run_checks()]
+        return [(error.id, error.msg, error.hint) for error in checks.run_checks() if error.id in CODES]
 
     return check
 
