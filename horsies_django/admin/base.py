@@ -16,8 +16,11 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
+from django.utils.translation import gettext
 
 from ..core.backends import ConfiguredBackend, all_backends
+from ..core.numbers import format_duration
+from ..db.postgres import age_of_replica
 from ..models import Task
 from .links import can_view
 from .live import answer_unchanged
@@ -39,6 +42,23 @@ def queue_database() -> str | None:
     """Return the alias of the first horsies backend's database; None leaves the choice to the routers."""
     backend = first_backend()
     return backend.parsed.options.database if backend else None
+
+
+def read_database() -> str | None:
+    """Return the alias that lists and charts read: the replica of the queue's database, if the settings name one."""
+    backend = first_backend()
+    return backend.parsed.options.for_reading.database if backend else None
+
+
+def replica_note() -> str:
+    """Return which replica a page reads, and the age of its last change; empty if it reads the queue's own database."""
+    backend = first_backend()
+    if backend is None or not (alias := backend.parsed.options.read_database):
+        return ""
+    if (seconds := age_of_replica(alias)) is None:
+        return gettext("Read from the database %s.") % alias
+    names = {"name": alias, "age": format_duration(seconds)}
+    return gettext("Read from the replica %(name)s, whose last change is %(age)s old.") % names
 
 
 def is_read_only() -> bool:
@@ -107,9 +127,10 @@ class QueueModelAdmin(AnyModelAdmin):
         return TemplateResponse(request, f"admin/horsies_django/{template}.html", {**common, **context})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read from the queue's database, whatever the routers say."""
-        rows = super().get_queryset(request)
-        database = queue_database()
+        """Read from the queue's database, whatever the routers say; a list, unless it acts, from the replica."""
+        rows, match = super().get_queryset(request), request.resolver_match
+        is_list = request.method == "GET" and match is not None and match.url_name == self.page_name("changelist")
+        database = read_database() if is_list else queue_database()
         return rows.using(database) if database else rows
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
@@ -130,6 +151,7 @@ class QueueModelAdmin(AnyModelAdmin):
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
             "folds_filters": not apps.is_installed("unfold"),  # it has a panel of its own for them
+            "replica_note": replica_note(),
         }
         response: HttpResponse = super().changelist_view(request, {**context, **(extra_context or {})})
         return answer_unchanged(request, response)

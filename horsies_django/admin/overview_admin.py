@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
-from .base import TaskViewerAdmin, first_backend
+from .base import TaskViewerAdmin, first_backend, replica_note
 from .live import answer_unchanged
 
 
@@ -34,7 +34,8 @@ class OverviewAdmin(TaskViewerAdmin):
         context = {
             "title": _("Overview"),
             "has_backend": backend is not None,
-            **(overview_context(self.admin_site, request, backend.parsed.options) if backend else {}),
+            "replica_note": replica_note(),
+            **(overview_context(self.admin_site, request, backend.parsed.options.for_reading) if backend else {}),
             **(extra_context or {}),
         }
         return answer_unchanged(request, self.render(request, "overview", context))

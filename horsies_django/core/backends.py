@@ -38,8 +38,16 @@ def all_backends() -> list[ConfiguredBackend]:
 
 
 def backends_on(database: str) -> dict[str, ConfiguredBackend]:
-    """Return the backends of ``database`` by alias. Raises ImproperlyConfigured for bad OPTIONS."""
-    return {backend.alias: backend for backend in all_backends() if backend.config.database == database}
+    """Return the backends of ``database``, or of this replica of it, by alias.
+
+    Raises ImproperlyConfigured for bad OPTIONS.
+    """
+    return {backend.alias: backend for backend in all_backends() if is_on(database, backend.config)}
+
+
+def is_on(database: str, options: Options) -> bool:
+    """Whether a backend with these options is on ``database``, or has it as its replica."""
+    return database in (options.database, options.read_database)
 
 
 def listen_database_of(database: str) -> str:

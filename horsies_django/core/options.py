@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -296,6 +296,8 @@ class Options:
     database: str = _option("default", text("an alias of DATABASES", r".+"))
     # Leads to the same database without a pooler, for LISTEN.
     listen_database: str = _option("", text("an alias of DATABASES", r".*"))
+    # A replica of the database, for the lists and charts of the admin and for metrics.
+    read_database: str = _option("", text("an alias of DATABASES", r".*"))
     serializer: Literal["json", "rich"] = _option("json", one_of("json", "rich"))
     queues: Mapping[str, QueueOptions] = field(default_factory=dict)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
@@ -325,6 +327,11 @@ class Options:
     project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
     # Seconds after which a schedule that no scheduler's code declares any more is disabled.
     disable_undeclared_schedules_after: float | None = _option(600.0, seconds(10, 31_536_000, none="never"))
+
+    @property
+    def for_reading(self) -> Options:
+        """These options on the database that lists, charts and metrics read."""
+        return replace(self, database=self.read_database) if self.read_database else self
 
 
 #: The defaults of a project that sets none.
@@ -386,6 +393,7 @@ def _unknown_aliases(options: Options, root: str) -> Iterator[Problem]:
     hints = {
         "database": "Name the alias of DATABASES that holds the queue's tables.",
         "listen_database": "Name an alias of DATABASES that leads to the same database without a pooler.",
+        "read_database": "Name an alias of DATABASES that leads to a replica of the database.",
     }
     for name, hint in hints.items():
         if (value := getattr(options, name)) and value not in settings.DATABASES:

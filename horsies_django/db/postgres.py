@@ -57,6 +57,19 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 """
 
 
+def age_of_replica(alias: str) -> float | None:
+    """Return how many seconds ago the last change that a replica has was committed; None for anything else."""
+    if connections[alias].vendor != "postgresql":
+        return None
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT EXTRACT(EPOCH FROM clock_timestamp() - pg_last_xact_replay_timestamp())::double precision "
+            "WHERE pg_is_in_recovery()"
+        )
+        row = cursor.fetchone()
+    return None if row is None else row[0]
+
+
 #: Defaults for our own connections: a server that is gone is noticed within some ten seconds, whether an answer is
 #: awaited or not. Seconds, except the last in milliseconds.
 NETWORK: Final[Mapping[str, int]] = {

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from ..core.backends import all_backends
+from ..core.backends import all_backends, is_on
 from ..core.numbers import fill_numbers, format_brief
 from ..core.options import QueueOptions
 from ..core.queue_policy import COLUMNS, KEEP_FOREVER, QueuePolicy
@@ -22,7 +22,9 @@ from ..models import Queue, Task
 def queue_options(name: str, database: str | None) -> QueueOptions | None:
     """Return a queue's options from the first backend on this database whose settings have any; else None."""
     candidates = (
-        backend.config.queues.get(name) for backend in all_backends() if database in (None, backend.config.database)
+        backend.config.queues.get(name)
+        for backend in all_backends()
+        if database is None or is_on(database, backend.config)
     )
     return next(filter(None, candidates), None)
 

@@ -37,7 +37,7 @@ def test_check_prints_every_mistake_of_every_backend_with_a_hint_for_each(check)
     assert "Traceback" not in output
     for message in (
         "['default']['OPTIONS']['database'] is 'nowhere'; allowed: 'default'.",
-        "['default']['OPTIONS']['colour'] is not an option; allowed: database, listen_database, serializer, queues, ",
+        "['default']['OPTIONS']['colour'] is not an option; allowed: database, listen_database, read_database, ",
         "['default']['OPTIONS']['serializer'] is 'pickle'; allowed: 'json' or 'rich'.",
         "['queues']['emials'] is not an option; allowed: the names in QUEUES: default, emails.",
         "['queues']['emails']['priority'] is 1000; allowed: a whole number from -100 to 100.",

@@ -52,6 +52,7 @@ MAPPER = "a dict of exception class, or its dotted path, to an error code that i
 RULES = [
     ((), "database", "an alias of DATABASES", [5, None, "", ["default"]]),
     ((), "listen_database", "an alias of DATABASES", [5, None, ["default"]]),
+    ((), "read_database", "an alias of DATABASES", [5, None, ["default"]]),
     ((), "serializer", "'json' or 'rich'", ["pickle", None, True, "JSON"]),
     ((), "exception_mapper", MAPPER, [None, [], {5: "CODE"}, {"no.such.Error": "CODE"}, {OSError: "WORKER_CRASHED"}]),
     ((), "middleware", "a list of dotted paths, the outermost first", [5, None, "a.b", ["undotted"], [5]]),

@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from ..base import TaskViewerAdmin, queue_database
+from ..base import TaskViewerAdmin, read_database, replica_note
 from ..formatting import COPY_CSS, COPY_JS
 from ..links import Links
 from ..live import answer_unchanged
@@ -44,6 +44,7 @@ class ErrorGroupAdmin(TaskViewerAdmin):
         filters = {name: value for name, value in (("task", task), ("queue", queue)) if value}
         context = {
             "title": _("Errors"),
+            "replica_note": replica_note(),
             **counted_until(database),
             "report": report,
             "rows": error_rows(report, period, links),
@@ -75,7 +76,7 @@ class ErrorGroupAdmin(TaskViewerAdmin):
 
     @property
     def _database(self) -> str:
-        return queue_database() or "default"
+        return read_database() or "default"
 
     def _render(self, request: HttpRequest, page: str, context: dict[str, Any], extra: Any) -> HttpResponse:
         return answer_unchanged(request, self.render(request, f"errors/{page}", {**context, **(extra or {})}))

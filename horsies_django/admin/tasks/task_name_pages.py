@@ -21,7 +21,7 @@ from ...ops.metrics.history import COMPLETED, DAY, Period, attempt_history, roll
 from ...ops.metrics.tasks import MAX_NAMES, NAME_ORDERS, busiest_names
 from ...ops.payload_view.contents import PARTS
 from ...ops.task_options import options_in_force
-from ..base import queue_database
+from ..base import read_database, replica_note
 from ..charts import outcome_chart, time_chart
 from ..errors.rows import error_rows, errors_url
 from ..formatting import short
@@ -55,6 +55,7 @@ def names_page(admin: TaskAdmin, request: HttpRequest) -> HttpResponse:
     )
     context = {
         "title": _("Tasks by name"),
+        "replica_note": replica_note(),
         "counted_until": describe_lag(clock.lag, clock.second),
         "counts": [(count, _address(admin, count.name)) for count in counts],
         "orders": [(label, f"?sort={key}", key == order) for key, label in zip(NAME_ORDERS, labels, strict=True)],
@@ -168,4 +169,4 @@ def _address(admin: TaskAdmin, task_name: str) -> str | None:
 
 
 def _database() -> str:
-    return queue_database() or DEFAULT_DB_ALIAS
+    return read_database() or DEFAULT_DB_ALIAS

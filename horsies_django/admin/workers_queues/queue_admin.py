@@ -28,7 +28,7 @@ from ...models.depths import Depth
 from ...models.queue import QueueQuerySet
 from ..actions.admin_action import AdminAction
 from ..ages import age_at
-from ..base import first_backend, queue_database
+from ..base import first_backend, queue_database, read_database
 from ..form_fields import JSON_BOX, JSONPayloadField, UniqueNameForm, describe_changes
 from ..formatting import format_count
 from ..links import Links
@@ -68,7 +68,7 @@ class QueueList(ChangeList):
         from ...ops.metrics.snapshot import MAX_QUEUES, collect
 
         super().get_results(request)
-        snapshot, rows = collect(_options()), {queue.name: queue for queue in self.queryset[:MAX_QUEUES]}
+        snapshot, rows = collect(_options().for_reading), {queue.name: queue for queue in self.queryset[:MAX_QUEUES]}
         self.result_list = [
             _with_metrics(rows.get(metrics.name) or unsaved_queue(metrics.name), metrics, snapshot)
             for metrics in snapshot.queues
@@ -262,7 +262,7 @@ class QueueAdmin(LiveAdmin):
         """Add up to when the finished tasks are counted."""
         from ..periods import counted_until
 
-        return super().changelist_view(request, {**counted_until(queue_database()), **(extra_context or {})})
+        return super().changelist_view(request, {**counted_until(read_database()), **(extra_context or {})})
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         """Make the row if there is none, then edit."""

@@ -56,8 +56,9 @@ class QueueCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric. Raises django.db.Error."""
-        database = self._options.database
-        snapshot, totals, upkeep = collect(self._options), _read_totals(database), _read_upkeep(database)
+        reading = self._options.for_reading
+        snapshot, totals = collect(reading), _read_totals(reading.database)
+        upkeep = _read_upkeep(self._options.database)  # a replica has its own transactions, and counts no dead rows
         yield from _task_metrics(totals)
         yield from _queue_metrics(snapshot, totals)
         yield from _worker_metrics(snapshot)
