@@ -309,6 +309,7 @@ def test_a_body_may_delete_the_row_that_it_is_about(drain):
     assert other.get(0).err_value.error_code == "ABOUT_ROW_GONE"
 
 
+@pytest.mark.slow
 def test_a_running_body_is_asked_to_stop_after_the_commit(worker):
     order = Order.objects.create()
     hold.about(order).send(order.pk)

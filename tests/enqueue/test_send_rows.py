@@ -77,6 +77,7 @@ def test_send_many_of_a_queryset_sends_a_task_for_each_row_in_their_order(in_tra
     assert open_cursors() == 0
 
 
+@pytest.mark.slow
 def test_a_queryset_of_another_database_is_read_there(in_transaction, other):
     store(MANY)
     rows = Entry.objects.using(other).order_by("pid").values(a=F("pid"))
@@ -118,6 +119,7 @@ def test_rows_of_a_queryset_join_groups(in_transaction):
     assert TaskItem.objects.count() == 7
 
 
+@pytest.mark.slow
 def test_rows_of_a_queryset_may_be_calls_of_a_unique_task(in_transaction):
     store(MANY)
     job = jobs.triple.with_options(unique=Unique(by=("a",)))
@@ -131,6 +133,7 @@ def test_rows_of_a_queryset_may_be_calls_of_a_unique_task(in_transaction):
     assert Task.objects.count() == 3_500
 
 
+@pytest.mark.slow
 def test_rows_of_a_queryset_may_be_calls_of_a_limited_task(in_transaction):
     store(MANY)
 
@@ -143,6 +146,7 @@ def test_rows_of_a_queryset_may_be_calls_of_a_limited_task(in_transaction):
     assert Task.objects.filter(blocked=False).count() == 4
 
 
+@pytest.mark.slow
 def test_tasks_may_be_sent_for_rows_of_the_table_of_tasks(in_transaction):
     jobs.triple.send_many({"a": number} for number in range(MANY))
 
