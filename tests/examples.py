@@ -53,7 +53,6 @@ def _set_options(**options: Any) -> None:
     sys.modules["project"].name_script()
     settings.TASKS["default"]["OPTIONS"] = options
     setting_changed.send(sender=None, setting="TASKS", value=settings.TASKS, enter=True)
-    importlib.import_module("horsies_django.models.about").listen_to_deletes()
 
 
 def _output_of(name: str) -> str:

@@ -217,7 +217,11 @@ class HorsiesTask(_GenericTask[P, T]):
         Raises TypeError for anything but an instance of a model, ValueError for one that is not saved, and InvalidTask
         for one whose key is too long or not of integers, texts or UUIDs, or that is in another database than the queue.
         """
-        return replace(self, about_row=row_ref(instance))
+        from ..models.about import listen_to_deletes_of
+
+        row = row_ref(instance)
+        listen_to_deletes_of(row.model)
+        return replace(self, about_row=row)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Enqueue a call as part of the current transaction and return its handle.

@@ -92,6 +92,21 @@ def test_a_delete_cancels_the_pending_tasks_of_its_rows_in_its_transaction(kind)
     assert error["message"] == "The row that the task is about was deleted."
 
 
+def test_the_settings_of_the_moment_count(settings):
+    default = settings.TASKS["default"]
+    row = Unlisted.objects.create()
+    settings.TASKS = {"default": default | {"OPTIONS": {"about": {"about.Unlisted": {}}}}}
+    touch.about(row).send(1)
+    row.delete()
+    assert statuses() == [GONE]
+
+    settings.TASKS = {"default": default | {"OPTIONS": {"about": {"about.Unlisted": {"on_delete": "keep"}}}}}
+    row = Unlisted.objects.create()
+    touch.about(row).send(1)
+    row.delete()
+    assert statuses() == [GONE, WAITS]
+
+
 def test_a_delete_that_keeps_the_parent_keeps_its_tasks():
     row = restaurant()
     touch.about(row).send(1)
