@@ -102,7 +102,8 @@ def deadlocks():
 @pytest.mark.parametrize("seconds", [8, pytest.param(600, marks=pytest.mark.nightly)])
 def test_no_body_begins_without_its_row_and_no_rollback_cancels_a_task(worker, seconds):
     before = deadlocks()
-    workers = [worker("--threads", "4", "--prefetch", prefetch, "--poll-interval", "0.1") for prefetch in ("0", "4")]
+    flags = "--threads", "3", "--async-slots", "2", "--poll-interval", "0.1"  # each busy slot has a connection
+    workers = [worker(*flags, "--prefetch", prefetch) for prefetch in ("0", "4")]
     ends_at = time.monotonic() + seconds
     with ThreadPoolExecutor(4) as pool:
         shops = list(pool.map(lambda seed: Shop(seed).run(ends_at), random.sample(range(10**6), 4)))

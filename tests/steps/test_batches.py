@@ -297,7 +297,7 @@ def test_a_worker_that_stops_or_is_quiet_hands_the_task_back_after_the_turn(item
     first = worker("--threads", "1", "--poll-interval", "0.1")
     wait_until(gate.with_name("gate.held").exists)
     first.signal(getattr(signal, by))
-    wait_until(lambda: {"SIGTERM": "worker stopping", "SIGTSTP": "worker quiet"}[by] in first.output)
+    wait_until(lambda: {"SIGTERM": "worker stopping id=", "SIGTSTP": "worker quiet id="}[by] in first.output)
 
     gate.touch()
 

@@ -53,6 +53,7 @@ def test_replace_and_debounce_keep_one_task_with_the_arguments_of_the_last_call(
     results = run_concurrently(senders, lambda number: job.send("a", str(number)))
     last = job.send("a", "last")
 
+    assert not any(isinstance(result, Exception) for result in results), results
     row = Task.objects.get()
     assert {handle.id for handle in [*results, last]} == {row.pk}
     assert [handle.replayed for handle in results].count(False) == 1
