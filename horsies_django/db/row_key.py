@@ -20,6 +20,7 @@ from django.db.models import (
     IntegerField,
     Model,
     OuterRef,
+    Subquery,
     TextField,
     UUIDField,
 )
@@ -137,6 +138,13 @@ class KeyText(Func):
         if len(parts) == 1:
             return f"CAST({parts[0]} AS TEXT)", tuple(params)
         return "('[' || " + " || ', ' || ".join(f"json_quote({part})" for part in parts) + " || ']')", tuple(params)
+
+
+class KeysOf(Subquery):
+    """The keys that a queryset selects, for IN.
+
+    Of a queryset, and of a plain Subquery, Django 6.1 counts the fields of a composite key, although none is selected.
+    """
 
 
 #: The first character and the length of each part of a UUID.

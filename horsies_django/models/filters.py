@@ -14,7 +14,7 @@ from ..core.status import TASK_LIVE_STATES, BeatRole, TaskStatus
 from ..core.unique import HOLDING, UniqueUntil
 from ..db.expressions import BoundParam, NowPlus
 from ..db.now import Now
-from ..db.row_key import KeyText, root_model, row_ref
+from ..db.row_key import KeysOf, KeyText, root_model, row_ref
 from .claim.query import DUE_AT, ClaimQuerySet, RowT
 from .heartbeat import Heartbeat
 
@@ -126,7 +126,7 @@ class TaskFilterQuerySet(ClaimQuerySet[RowT]):
 
     def about_any(self, rows: QuerySet[Any]) -> Self:
         """The tasks about the rows of a queryset: ``Task.objects.about_any(Order.objects.filter(…))``."""
-        keys = rows.values_list(KeyText(rows.model))
+        keys = KeysOf(rows.values_list(KeyText(rows.model)))
         return self.filter(about_model=root_model(rows.model)._meta.label, about_id__in=keys)
 
     def about_outer(self, model: type[Model]) -> Self:
