@@ -190,7 +190,7 @@ class _Poller:
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._woken.setblocking(False)
-        self._used_at = time.monotonic()
+        self._used_at, self._stepped_at = time.monotonic(), math.inf
         try:
             threading.Thread(target=self._run, name="horsies-waiter", daemon=True).start()
         except RuntimeError:

@@ -122,19 +122,16 @@ class EmbeddedWorker:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop soon. Safe to call from a signal handler."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop soon, and interrupt what runs if ``at_once``. Safe to call from a signal handler."""
         self._stopped.set()
-        self._stop_worker(at_once=self.is_development)
+        self._stop_worker(at_once=at_once or self.is_development)
 
-    def join(self) -> None:
-        """Wait for the end of the work, at most as long as its steps may take; a Ctrl-C interrupts what runs."""
-        try:
-            in_order = 0.0 if self.is_development else self.config.shutdown_timeout + self.config.timeout_grace
-            self._ended.wait(in_order + _LEAVE_TIMEOUT)
-        except KeyboardInterrupt:
-            self._stop_worker(at_once=True)
-            self._ended.wait(_LEAVE_TIMEOUT)
+    def join(self, *, at_once: bool = False) -> None:
+        """Wait for the end of the work, at most as long as its steps may take after the same ``stop``."""
+        waits_for_bodies = not (at_once or self.is_development)
+        in_order = self.config.shutdown_timeout + self.config.timeout_grace if waits_for_bodies else 0.0
+        self._ended.wait(in_order + _LEAVE_TIMEOUT)
 
     def _stop_worker(self, *, at_once: bool) -> None:
         if (worker := self._worker) is not None:
@@ -255,9 +252,14 @@ def _start(config: WorkerConfig, *, is_development: bool = False) -> None:
     _workers[config.backend].start()
 
 
-def _stop_all() -> None:
+def _stop_all(*, at_once: bool = False) -> None:
     for worker in _workers.values():
-        worker.stop()
+        worker.stop(at_once=at_once)
+
+
+def _join_all(*, at_once: bool = False) -> None:
+    for worker in _workers.values():
+        worker.join(at_once=at_once)
 
 
 def _end() -> None:
@@ -268,15 +270,18 @@ def _end() -> None:
     """
     arrived: list[int] = []
     handlers: dict[int, object] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in signals("SIGTERM", "SIGQUIT"):
-            handlers[number] = signal.signal(number, lambda number, _: arrived.append(number))
-        if callable(signal.getsignal(signal.SIGINT)):
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        hold_signal(signal.SIGTERM, is_held=False)
-    _stop_all()
-    for worker in _workers.values():
-        worker.join()
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in signals("SIGTERM", "SIGQUIT"):
+                handlers[number] = signal.signal(number, lambda number, _: arrived.append(number))
+            if callable(signal.getsignal(signal.SIGINT)):
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            hold_signal(signal.SIGTERM, is_held=False)
+        _stop_all()
+        _join_all()
+    except KeyboardInterrupt:
+        _stop_all(at_once=True)
+        _join_all(at_once=True)
     _workers.clear()
     for late in arrived:
         if handlers[late] == signal.SIG_DFL:  # the process ends by it, as it would have

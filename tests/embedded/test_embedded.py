@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -45,6 +46,22 @@ import site_wsgi
 helper = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
 helper.start()
 helper.join()
+"""
+
+#: A site whose user presses Ctrl-C again just as its process begins to end.
+PRESS_CTRL_C_AGAIN = """
+import signal, sys, threading
+import site_wsgi
+
+def press_again(frame, event, argument):
+    if event == "call" and frame.f_code is signal.signal.__code__:
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+try:
+    threading.Event().wait()
+except KeyboardInterrupt:
+    sys.setprofile(press_again)
 """
 
 #: A system check that gives a worker that has begun too early the time to show it.
@@ -126,9 +143,20 @@ def press_ctrl_c(site):
     os.killpg(site.process.pid, signal.SIGINT)
 
 
+def handles_signal(pid, number):
+    caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return int(caught, 16) >> number - 1 & 1
+
+
 def pid_of(key):
     """Return the process in which the last body with this key began, once it has."""
     return wait_until(lambda: Entry.objects.filter(key=key).order_by("-pk").values_list("pid", flat=True).first())
+
+
+def assert_put_back(handle):
+    task = Task.objects.get(pk=handle.id)
+    assert (task.status, task.retry_count) == ("PENDING", 0)
+    assert not Worker.objects.exists()
 
 
 @pytest.mark.slow
@@ -384,12 +412,23 @@ class TestServers:
         press_ctrl_c(site)
         for text, count in ends.items():
             site.wait_for(text, count)
+        # Until the worker has taken over its signals, the server may take another Ctrl-C for a part of the first.
+        wait_until(lambda: handles_signal(site.process.pid, signal.SIGQUIT))
         press_ctrl_c(site)
 
         site.process.wait(60)
-        task = Task.objects.get(pk=handle.id)
-        assert (task.status, task.retry_count) == ("PENDING", 0)
-        assert not Worker.objects.exists()
+        assert_put_back(handle)
+
+    @pytest.mark.once
+    def test_a_second_ctrl_c_right_after_the_first_puts_back_what_runs(self, start, gate):
+        site = start(sys.executable, "-c", PRESS_CTRL_C_AGAIN, worker={"shutdown_timeout": 600})
+        handle = jobs.hold.send("again", str(gate))
+        pid_of("again")
+
+        press_ctrl_c(site)
+
+        site.process.wait(60)
+        assert_put_back(handle)
 
     def test_a_helper_that_the_site_forks_takes_no_work_from_it(self, start):
         site = start(sys.executable, "-c", FORK_HELPER)

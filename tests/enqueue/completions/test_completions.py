@@ -1,6 +1,7 @@
 """On PostgreSQL a process listens for completions over one connection, and workers notify only while one waits."""
 
 import asyncio
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -152,6 +153,36 @@ def test_a_thousand_waiting_threads_share_one_listener(worker, task_queries):
     # A thousand threads take turns, and all of them stall with this process, but none waits for another to take the
     # lead, which takes five seconds. That a waiter is notified at all is tested above.
     assert delay < 3
+
+
+@pytest.mark.slow
+def test_a_waiter_joins_the_thread_that_starts_again_after_a_rest():
+    first, second = send_delayed(600, 2)
+    first.get(0.1)
+    wait_until_no_thread_polls()
+    rested_since = time.monotonic()
+    # A query without an answer for as long would be one that hangs.
+    wait_until(lambda: time.monotonic() > rested_since + 6)
+    has_started, may_go_on = threading.Event(), threading.Event()
+
+    def hold_at_start(*_):
+        sys.setprofile(None)
+        if threading.current_thread().name == "horsies-waiter":
+            has_started.set()
+            may_go_on.wait(60)
+
+    threading.setprofile(hold_at_start)
+    try:
+        waiters = Waiters([first])
+        assert has_started.wait(30)
+        second.get(0.1)
+
+        assert [thread.name for thread in threading.enumerate()].count("horsies-waiter") == 1
+    finally:
+        threading.setprofile(None)
+        may_go_on.set()
+        first.cancel()
+        waiters.join()
 
 
 @pytest.mark.slow
