@@ -37,6 +37,15 @@ CURSOR_ID: Final = Param("cursor_id")
 #: The queue of one round of :class:`IsQueueCandidate`.
 LATERAL_QUEUE: Final = OuterColumn("waiting.name", models.CharField())
 
+#: Which rows of the queues are candidates, as JSON: ranges of :func:`firsts_of_ranges`.
+RANGES: Final = Param("ranges")
+
+#: A range: its priority, the time since which it has rows of that priority, and the priority above which it has rows of
+#: lower ones. A transaction of up to two seconds, and a task that is due so late, is not behind that time.
+RANGE_PRIORITY: Final = OuterColumn("part.priority", models.SmallIntegerField())
+RANGE_SINCE: Final = OuterColumn("(part.since - interval '2 seconds')", models.DateTimeField())
+RANGE_BELOW: Final = OuterColumn("part.below", models.SmallIntegerField())
+
 
 def without_prefixes(rows: QuerySetT) -> QuerySetT:
     """Return all rows of a table. Statements about them name columns without the table.
@@ -82,6 +91,24 @@ class UnpausedQueue(models.Expression):
         return sql, (*params, *self._paused.params)
 
 
+def firsts_of_queue(rows: models.QuerySet[Any]) -> Statement:
+    """Return the first ones of these rows of ``LATERAL_QUEUE``, for :class:`IsQueueCandidate`."""
+    return Statement.part(rows.values_list("pk", "priority", "enqueued_at"), Statement("waiting.cap"))
+
+
+def firsts_of_ranges(rows: models.QuerySet[Any]) -> Statement:
+    """The same, but of each range of the queue only: two scans that each begin at the first row of the range."""
+    return Statement.compose(
+        "SELECT next.* FROM jsonb_to_recordset({ranges}::jsonb)"
+        " AS part (name text, priority smallint, since timestamptz, below smallint)"
+        " CROSS JOIN LATERAL (({same}) UNION ALL ({lower})) AS next (id, priority, enqueued_at)"
+        " WHERE part.name = waiting.name ORDER BY 2 DESC, 3, 1 LIMIT waiting.cap",
+        ranges=RANGES,
+        same=firsts_of_queue(rows.filter(priority=RANGE_PRIORITY, enqueued_at__gte=RANGE_SINCE)),
+        lower=firsts_of_queue(rows.filter(priority__lt=RANGE_PRIORITY, priority__gt=RANGE_BELOW)),
+    )
+
+
 class IsQueueCandidate(models.Func):
     """Whether the primary key is among the ``CANDIDATES`` that come first of the first ones of each of the ``QUEUES``.
 
@@ -93,10 +120,10 @@ class IsQueueCandidate(models.Func):
     conditional = True
     output_field = models.BooleanField()
 
-    def __init__(self, firsts: models.QuerySet[Any], paused: models.QuerySet[Any]) -> None:
+    def __init__(self, firsts: Statement, paused: models.QuerySet[Any]) -> None:
         super().__init__(F("pk"))
         self._paused = Statement.part(paused.values_list("name"))
-        self._firsts = Statement.part(firsts.values_list("pk", "priority", "enqueued_at"), Statement("waiting.cap"))
+        self._firsts = firsts
 
     def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
         """Render the candidates."""

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from django.db import models
+from django.db import connections, models
 
 from .expressions import BoundParam, OuterColumn, Param
-from .statements import Statement
+from .statements import JSON, Statement
 
-#: The queue at which the skip scan stands.
+#: The value at which the skip scan stands, and the column's part of it if it has more.
 NAME: Final = OuterColumn("names.name", models.CharField())
+FIRST_OF_NAME: Final = OuterColumn("(names.name ->> 0)", models.CharField())
 
 
-def skip_scan(rows: models.QuerySet[Any], column: str, limit: int, after: Param | str | None = None) -> Statement:
+def skip_scan(
+    rows: models.QuerySet[Any], column: str, limit: int, after: Param | str | None = None, also: Sequence[str] = ()
+) -> Statement:
     """Return ``names (name, place) AS …``: the first ``limit`` values of a column by which an index orders the rows.
 
-    If there are fewer, the last one is NULL. ``after`` is the name after which the scan begins.
+    If there are fewer, the last one is NULL. ``after`` is the name after which the scan begins. With further columns,
+    each name is a JSON array of the value and of those of its first row, in the order of ``rows``.
     """
-    ordered = rows.order_by(column).values_list(column)
+    ordered = rows.order_by(column, *rows.query.order_by if also else ()).values_list(column, *also)
     begin = BoundParam(after, rows.model._meta.get_field(column)) if isinstance(after, Param) else after
+    first = ordered if begin is None else ordered.filter(**{f"{column}__gt": begin})
+    following = ordered.filter(**{f"{column}__gt": FIRST_OF_NAME if also else NAME})
     return Statement.compose(
         "names (name, place) AS (SELECT ({first}), 1 UNION ALL SELECT ({following}), names.place + 1 FROM names"
         " WHERE names.name IS NOT NULL AND names.place < {limit})",
-        first=Statement.part((ordered if begin is None else ordered.filter(**{f"{column}__gt": begin}))[:1]),
-        following=Statement.part(ordered.filter(**{f"{column}__gt": NAME})[:1]),
+        first=_first(first[:1], (column, *also) if also else ()),
+        following=_first(following[:1], (column, *also) if also else ()),
         limit=limit,
+    )
+
+
+def _first(rows: models.QuerySet[Any], columns: Sequence[str]) -> Statement:
+    if not columns:
+        return Statement.part(rows)
+    values = JSON[connections[rows.db].vendor].values
+    return Statement.compose(
+        "SELECT {values}({columns}) FROM ({rows}) AS first",
+        values=values,
+        columns=", ".join(columns),
+        rows=Statement.part(rows),
     )
 
 

@@ -10,18 +10,21 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from django.db import connections
 
 from ..db import postgres
 from ..db.expressions import BoundParam, Param, SecondsUntil
-from ..db.skip_scan import NAME, skip_scan
+from ..db.skip_scan import FIRST_OF_NAME, skip_scan
 from ..db.statements import JSON, Statement
 from .filters import TaskFilterQuerySet
 from .limit import Limit
 from .queue import Queue
 from .worker import Worker, WorkerRequest, worker_request
+
+#: What a scan returns of a queue: its place, its name and the rank of its first due task as JSON, whether it is paused.
+_Place: TypeAlias = list[Any]
 
 #: Maximum queues that one scan sees.
 QUEUES_PER_SCAN: Final = 128
@@ -117,30 +120,27 @@ def compile_scan(database: str, kinds: tuple[bool, ...]) -> Statement:
 def _waiting(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> Statement:
     """Return the queues with due tasks of this kind, as a JSON array of arrays."""
     make = JSON[connections[tasks.db].vendor]
-    due = tasks.next_up(is_async=is_async).filter(queue_name=NAME)[:1]
+    due = tasks.next_up(is_async=is_async)
     return Statement.compose(
         "WITH RECURSIVE {names}"
-        " SELECT CAST({json_rows}({json_values}(place, name, is_paused, priority, enqueued_at)) AS {text})"
-        " FROM (SELECT names.place, names.name, EXISTS ({paused}) AS is_paused,"
-        " ({priority}) AS priority, ({enqueued_at}) AS enqueued_at FROM names) AS queues",
+        " SELECT CAST({json_rows}({json_values}(place, CAST(name AS {text}), EXISTS ({paused}))) AS {text}) FROM names",
         json_rows=make.rows,
         json_values=make.values,
         text=make.text,
-        names=skip_scan(tasks.waiting(is_async=is_async), "queue_name", QUEUES_PER_SCAN, after),
-        paused=Statement.part(Queue.objects.using(tasks.db).filter(name=NAME, paused=True).values_list("pk")),
-        priority=Statement.part(due.values_list("priority")),
-        enqueued_at=Statement.part(due.values_list("enqueued_at")),
+        names=skip_scan(due, "queue_name", QUEUES_PER_SCAN, after, ("priority", "enqueued_at")),
+        paused=Statement.part(Queue.objects.using(tasks.db).filter(name=FIRST_OF_NAME, paused=True).values_list("pk")),
     )
 
 
-def _due_queues(seen: list[list[Any]]) -> tuple[DueQueue, ...]:
+def _due_queues(seen: list[_Place]) -> tuple[DueQueue, ...]:
     """Return the queues with due tasks, in the order of their first tasks."""
-    waiting = (DueQueue(name, bool(is_paused), *rank) for _, name, is_paused, *rank in seen if rank[0] is not None)
+    firsts = ((json.loads(first), is_paused) for _, first, is_paused in seen if first is not None)
+    waiting = (DueQueue(name, bool(is_paused), *rank) for (name, *rank), is_paused in firsts)
     return tuple(sorted(waiting, key=lambda queue: (-queue.priority, queue.enqueued_at)))
 
 
-def _last_name(seen: list[list[Any]]) -> str:
+def _last_name(seen: list[_Place]) -> str:
     """Return the last name, or an empty text if there are no more queues, which a NULL at the end shows."""
-    if len(seen) < QUEUES_PER_SCAN or any(name is None for _, name, *_ in seen):
+    if len(seen) < QUEUES_PER_SCAN or any(first is None for _, first, _ in seen):
         return ""
-    return str(max(seen)[1])
+    return str(json.loads(max(seen)[1])[0])

@@ -34,10 +34,10 @@ NOTIFIED_FACTOR: Final = 5
 #: meanwhile and queues that were resumed. Without notifications such a runner polls every ``MIN_PAUSE``.
 BUSY_INTERVAL: Final = 1.0
 
-#: A busy runner waits at least so many times the duration of its last poll. A poll is long while an old transaction
-#: keeps vacuum from removing the index entries of tasks that have ended.
+#: A busy runner waits at least so many times the duration of its last poll, and an idle one so many times, unless a
+#: task is due. A poll is long while an old transaction keeps the index entries of tasks that have ended.
 DURATION_FACTOR: Final = 20
-
+IDLE_DURATION_FACTOR: Final = 5
 
 #: Seconds after which a release starts no further batch: executions end meanwhile.
 TIME_SLICE: Final = 0.005
@@ -64,13 +64,13 @@ class PollInterval:
         self._next = 0.0
         self._due_at = NEVER
         self._polled_at = -NEVER
-        self._rest = 0.0
+        self._duration = 0.0
         self._notified_queue: str | None = None
 
     @property
     def next_poll(self) -> float:
         """When to poll if nothing happens before."""
-        return min(self._next, self._due_at)
+        return min(max(self._next, self._polled_at + IDLE_DURATION_FACTOR * self._duration), self._due_at)
 
     def set_notified(self, is_notified: bool) -> None:
         """Poll less often while notifications arrive."""
@@ -97,7 +97,7 @@ class PollInterval:
     def record_poll(self, *, has_tasks: bool, due_in: float | None, duration: float = 0.0) -> None:
         """Record a poll: whether it found work, in how many seconds more is due, and the seconds that it took."""
         now = self._polled_at = time.monotonic()
-        self._rest = DURATION_FACTOR * duration
+        self._duration = duration
         self._pause = MIN_PAUSE if has_tasks else min(self._pause * 2, self.longest_pause)
         # Runners that were started together must not poll together.
         self._next = now + self._pause * random.uniform(0.8, 1.2)  # noqa: S311  # spreads load, guards nothing
@@ -110,7 +110,7 @@ class PollInterval:
     @property
     def is_rested(self) -> bool:
         """Whether a busy runner may poll again after its last poll."""
-        return time.monotonic() >= self._polled_at + self._rest
+        return time.monotonic() >= self._polled_at + DURATION_FACTOR * self._duration
 
     def is_due_while_busy(self, *, is_requested: bool) -> bool:
         """Whether to poll although the slots have enough to do: a task is or may be due, or a poll was requested."""

@@ -68,6 +68,18 @@ def test_a_poll_that_is_due_for_a_deferred_task_is_not_postponed():
     assert interval.next_poll == 0.0
 
 
+def test_an_idle_runner_rests_after_a_poll_that_took_long_unless_a_task_is_due():
+    interval = polled_interval(is_notified=True)
+    interval.record_poll(has_tasks=False, due_in=None, duration=1_000.0)
+    interval.record_notification("mail")
+    rested_at = interval.next_poll
+    assert rested_at > time.monotonic() + 1_000.0
+
+    interval.poll_by(rested_at - 1)
+
+    assert interval.next_poll == rested_at - 1
+
+
 def test_a_busy_runner_rests_after_a_poll_that_took_long_whatever_is_requested():
     interval = PollInterval(longest=1.0, processes=2)
     interval.set_notified(False)
