@@ -21,7 +21,8 @@ def parse(arguments: Sequence[str]) -> Options:
     parsed = parser.parse_args(arguments)
     quick = parsed.quick
     names = parsed.only or [peer.name for peer in PEERS.values() if peer.quick or not quick]
-    measures = parsed.measure or (QUICK_MEASURES if quick else tuple(MEASURES))
+    by_default = tuple(name for name, measure in MEASURES.items() if measure.by_default)
+    measures = parsed.measure or (QUICK_MEASURES if quick else by_default)
     _reject_unknown(parser, "peer", names, PEERS)
     _reject_unknown(parser, "measure", measures, MEASURES)
     for name in ("rounds", "tasks", "threads", "processes", "depth"):
@@ -40,6 +41,7 @@ def parse(arguments: Sequence[str]) -> Options:
         renew=parsed.renew,
         lock=parsed.lock,
         minutes=parsed.minutes,
+        long_minutes=parsed.long_minutes,
         before=parsed.before,
         dry=parsed.dry,
     )
@@ -75,6 +77,13 @@ def _parser() -> argparse.ArgumentParser:
         default=60.0,
         metavar="N",
         help="start no turn after N minutes (%(default)g)",
+    )
+    add(
+        "--long-minutes",
+        type=float,
+        default=3.0,
+        metavar="N",
+        help="minutes of sends in the measure long (%(default)g)",
     )
     add(
         "--tasks",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import sys
 import time
@@ -50,18 +51,28 @@ def send_each(module: Any, first: int, count: int, pause: float) -> list[float]:
 
 
 def send_on_time(
-    module: Any, first: int, count: int, start: float, rate: float, burst: int, sender: int, senders: int
+    module: Any,
+    first: int,
+    count: int,
+    start: float,
+    rate: float,
+    burst: int,
+    sender: int,
+    senders: int,
+    until: float = math.inf,
 ) -> list[list[float]]:
     """Enqueue every task of this sender when it is due; return when the calls began, and when they returned.
 
     ``count`` tasks are due in bursts of ``burst``, ``rate`` tasks a second, from ``start`` on the monotonic clock. The
-    senders take turns. One that is late sends at once and keeps the timetable.
+    senders take turns. One that is late sends at once and keeps the timetable. It sends nothing after ``until``.
     """
     called_at, returned_at = [], []
     for index in range(sender, count, senders):
         wait = start + index // burst * burst / rate - time.monotonic()
         if wait > 0:
             time.sleep(wait)
+        if time.monotonic() > until:
+            break
         called_at.append(time.monotonic())
         module.send(first + index)
         returned_at.append(time.monotonic())

@@ -24,5 +24,6 @@ class Options:
     renew: bool
     lock: Path | None
     minutes: float
+    long_minutes: float
     before: str | None
     dry: bool = False

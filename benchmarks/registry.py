@@ -111,6 +111,7 @@ _ALL: Final = [
     _ours("horsies-django-sqlite", SQLITE, processes=1),
     _pgqueuer("pgqueuer", in_depth=True),
     _pgqueuer("pgqueuer-100", variant="batch100", skips=_SENDS | {"latency", "sleep", "idle"}),
+    Peer("awa", "awa", ("awa-pg", "psycopg[binary]"), "awa-pg", POSTGRES, "row of the last seconds, no result"),
     _graphile("graphile", in_depth=True),
     _graphile("graphile-tuned", variant="tuned", skips=_SENDS),
     Peer(

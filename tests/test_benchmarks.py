@@ -24,7 +24,7 @@ from benchmarks.curve_chart import curve_svg
 from benchmarks.driver import send_on_time
 from benchmarks.estimate import estimate
 from benchmarks.harness import HarnessConfig, PeerError, Stores, open_harness
-from benchmarks.measures import loads
+from benchmarks.measures import loads, long_transactions
 from benchmarks.measures.catalog import MEASURES
 from benchmarks.measures.drains import drain, floor
 from benchmarks.measures.loads import Load
@@ -120,6 +120,14 @@ def test_senders_that_are_late_send_all_tasks_at_once_and_each_only_its_own():
     assert sorted(numbers) == list(range(100, 140))
 
 
+def test_a_sender_that_is_late_sends_nothing_after_the_end_of_a_measure():
+    numbers: list[int] = []
+
+    sent = send_on_time(SimpleNamespace(send=numbers.append), 0, 40, 0.0, 400.0, 1, 0, 1, until=time.monotonic() - 1)
+
+    assert (sent, numbers) == ([[], []], [])
+
+
 def test_a_percentile_is_the_value_that_this_share_does_not_exceed():
     assert loads.percentile(range(1, 101), 99) == 99
     assert loads.percentile(range(1, 101), 50) == 50
@@ -146,6 +154,11 @@ def test_the_quick_flag_measures_three_projects_and_other_flags_override_it():
     assert {peer.module for peer in quick.peers} == {"ours", "pgqueuer", "procrastinate"}
     assert (quick.measures, quick.rounds) == (QUICK_MEASURES, 3)
     assert parse(["--quick", "--rounds", "1", "--measure", "drain"]).rounds == 1
+
+
+def test_the_measure_that_takes_minutes_runs_only_if_it_is_named():
+    assert set(MEASURES) - set(parse([]).measures) == {"long"}
+    assert {peer.module for _, peer in turns(parse(["--measure", "long"]))} == {"ours", "pgqueuer", "awa"}
 
 
 def test_rates_take_more_rounds_than_counts_unless_a_number_is_given():
@@ -422,6 +435,24 @@ def test_transactions_of_another_application_are_timed_beside_our_drain(server, 
     assert figures["p50 ms"] <= figures["p99 ms"]
     assert figures["dead tuples/task"] >= 1
     assert figures["WAL bytes/task"] > 0
+
+
+@pytest.mark.slow
+def test_tasks_sent_beside_long_transactions_all_begin_once_though_a_worker_is_restarted(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(long_transactions, "RATE", 50)
+    options = parse(["--long-minutes", "0.1", "--folder", str(tmp_path)])
+    config = HarnessConfig(MEASURES["long"].max_tasks(options), threads=4, logs=tmp_path)
+    stores = Stores(postgres=server, redis=None)
+    with open_harness(PEERS["horsies-django-8"], Path(sys.executable), stores, config) as harness:
+        figures = MEASURES["long"].run(harness, options)
+
+        assert harness.probe.count_started(0, config.max_tasks) == config.max_tasks
+    assert figures["began more than once"] == 0
+    assert 0 < figures["p50 ms"] <= figures["p99 ms"]
+    assert figures["tables at the start, MiB"] < figures["tables at the end, MiB"]
+    lines = next((tmp_path / "results").glob("*-django-8.csv")).read_text().splitlines()
+    snapshots = [int(line.split(",")[5]) for line in lines[1:]]
+    assert (snapshots[0], snapshots[-1]) == (0, 1)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,7 @@ from . import (
     idles,
     latencies,
     loads,
+    long_transactions,
     neighbours,
     orms,
     sleeps,
@@ -41,6 +43,10 @@ def _measured_in_depth(peer: Peer) -> bool:
 
 def _has_neighbours(peer: Peer) -> bool:
     return peer.store == POSTGRES and peer.module in ("ours", "pgqueuer", "graphile")
+
+
+def _has_long_transactions(peer: Peer) -> bool:
+    return peer.store == POSTGRES and peer.module in ("ours", "pgqueuer", "awa")
 
 
 def _has_coroutines(peer: Peer) -> bool:
@@ -77,7 +83,7 @@ class Measure:
 
     ``max_tasks`` returns the most tasks it numbers. Peers are ranked by ``main_metric``. ``rounds`` is the default
     number of rounds: rates vary and need more than counts. The table leaves out metrics that are not ``in_table``. A
-    peer that needs more than ``max_seconds`` gets no further turn.
+    peer that needs more than ``max_seconds`` gets no further turn. One not ``by_default`` runs only by name.
     """
 
     about: str
@@ -89,6 +95,7 @@ class Measure:
     rounds: int = 3
     in_table: Callable[[str], bool] = _in_table
     max_seconds: float = 30.0
+    by_default: bool = True
 
     def rounds_for(self, options: Options) -> int:
         """Return how many rounds to run: ``--rounds`` if given, else the default of this measure."""
@@ -209,6 +216,16 @@ MEASURES: Final = {
         "last tenth to first",
         _measured_in_depth,
         rounds=2,
+    ),
+    "long": Measure(
+        f"{long_transactions.RATE} tasks a second for minutes, beside overlapping long transactions and a restart",
+        long_transactions.long_transactions,
+        long_transactions.max_tasks,
+        "last tenth to baseline",
+        _has_long_transactions,
+        rounds=1,
+        max_seconds=math.inf,
+        by_default=False,
     ),
     "neighbour": Measure(
         "short transactions of another application in the same database, beside a drain",

@@ -28,7 +28,7 @@ WARM_UP: Final = 10
 REACHED: Final = 0.95
 
 #: Seconds before the first task of a load is due.
-_LEAD: Final = 0.3
+LEAD: Final = 0.3
 
 #: ``curve`` ends when the workers need more seconds than this to catch up after a load.
 _MAX_BEHIND: Final = 3.0
@@ -116,7 +116,7 @@ def _run_loads(
         harness.senders(max(each.senders for each in loads)) as senders,
         harness.workers(options.processes) as (group, slots),
     ):
-        first = _warm_up(harness, group, senders)
+        first = warm_up(harness, group, senders)
         for each in loads:
             waits = _run_load(harness, group, senders[: each.senders], each, first)
             figures |= _describe(each, waits)
@@ -126,7 +126,7 @@ def _run_loads(
     return figures | {"slots": slots, "began more than once": harness.probe.count_repeated(0, first)}
 
 
-def _warm_up(harness: Harness, group: WorkerGroup, senders: Sequence[Driver]) -> int:
+def warm_up(harness: Harness, group: WorkerGroup, senders: Sequence[Driver]) -> int:
     """Let every sender send some tasks. Return how many, which is the number of the next task."""
     for index, sender in enumerate(senders):
         sender.begin("send_each", first=index * WARM_UP, count=WARM_UP, pause=0.02)
@@ -138,7 +138,7 @@ def _warm_up(harness: Harness, group: WorkerGroup, senders: Sequence[Driver]) ->
 
 
 def _run_load(harness: Harness, group: WorkerGroup, senders: Sequence[Driver], load: Load, first: int) -> Waits:
-    start = time.monotonic() + _LEAD
+    start = time.monotonic() + LEAD
     for index, sender in enumerate(senders):
         sender.begin(
             "send_on_time",
