@@ -6,6 +6,7 @@ binds. Everything here takes querysets and knows no table.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from django.db import models
@@ -40,10 +41,13 @@ LATERAL_QUEUE: Final = OuterColumn("waiting.name", models.CharField())
 #: Which rows of the queues are candidates, as JSON: ranges of :func:`firsts_of_ranges`.
 RANGES: Final = Param("ranges")
 
+#: A task that is committed, or becomes due, so long after its time is not behind a cursor.
+LATE: Final = timedelta(seconds=2)
+
 #: A range: its priority, the time since which it has rows of that priority, and the priority above which it has rows of
-#: lower ones. A transaction of up to two seconds, and a task that is due so late, is not behind that time.
+#: lower ones.
 RANGE_PRIORITY: Final = OuterColumn("part.priority", models.SmallIntegerField())
-RANGE_SINCE: Final = OuterColumn("(part.since - interval '2 seconds')", models.DateTimeField())
+RANGE_SINCE: Final = OuterColumn(f"(part.since - interval '{LATE.seconds} seconds')", models.DateTimeField())
 RANGE_BELOW: Final = OuterColumn("part.below", models.SmallIntegerField())
 
 

@@ -11,7 +11,8 @@ from horsies_django import TaskStatus
 from horsies_django.models import ClaimCursor, Queue, Task
 from horsies_django.models.claim import cursors
 from tests.conftest import wait_until
-from tests.jobs import tasks
+from tests.jobs import limited, tasks
+from tests.worker.queues.test_limits import claim_ten
 from tests.worker.test_claim_cost import (
     AGES_AGO,
     BATCH,
@@ -20,6 +21,7 @@ from tests.worker.test_claim_cost import (
     Thread,
     Worker,
     busy_connection,  # noqa: F401  # a fixture, which pytest finds by name
+    cost_so_far,
     disturb,
     exchange_of,
     old_transaction,
@@ -73,19 +75,18 @@ def trickle(drain, turns=12):
     return drain.costs[before:]
 
 
-@pytest.mark.usefixtures("counts_each_time")
-def test_a_worker_that_keeps_up_reads_few_entries_beside_an_old_transaction_and_so_does_the_next_one():
+def test_a_worker_that_keeps_up_reads_few_entries_beside_an_old_transaction_and_so_does_the_next_one(request):
     tasks.noop.send_many({} for _ in range(ENDED))
     Task.objects.update(enqueued_at=AGES_AGO)  # not just before the cursor, from where claims look for late tasks
     run_sql("VACUUM horsies_tasks")
     with old_transaction():
         Drain(exchange_of()).make_turns()
+        request.getfixturevalue("counts_each_time")
         drain = Drain(exchange_of())
 
         costs = trickle(drain)
         of_the_next = trickle(Drain(exchange_of(RUNNERS[1])), 1)
 
-    print(costs, of_the_next)
     assert costs[0].entries > ENDED
     assert costs[-1].entries < FEW
     assert 4 * typical(costs[-4:]).buffers < costs[0].buffers
@@ -115,8 +116,7 @@ def test_cursors_are_forgotten_once_a_claim_from_the_first_row_is_quick(monkeypa
 def test_no_cursor_is_kept_while_claims_read_few_entries():
     tasks.noop.send_many({} for _ in range(ENDED))
     drain = Drain(exchange_of())
-    drain.make_turns()
-    trickle(drain)
+    drain.make_turns(ENDED // BATCH // 2)
 
     assert not ClaimCursor.objects.exists()
 
@@ -148,6 +148,35 @@ def test_a_task_behind_its_cursor_is_claimed_from_the_first_row(monkeypatch):
 
     monkeypatch.setattr(cursors, "_WAITS", (0.0, 0.0))
     drain = Drain(exchange_of())  # knows the cursor, and reads from the first row at once
+
+    assert [claimed.task_id for claimed in drain.make_turns(1)] == [late.id]
+
+
+@pytest.mark.usefixtures("always_kept")
+def test_a_task_behind_its_cursor_is_claimed_once_a_poll_has_seen_it():
+    tasks.noop.send()
+    store, pool, _ = claim_ten()
+    for _ in range(4):
+        tasks.noop.send()
+        cost_so_far()  # so that the server has the counts of the last claim
+        assert len(store.complete_and_claim(pool, [], 10)) == 1
+    late = tasks.noop.send()
+    Task.objects.filter(pk=late.id).update(enqueued_at=AGES_AGO)
+    assert store.complete_and_claim(pool, [], 10) == []
+
+    store.scan([pool])
+
+    assert [claimed.task_id for claimed in store.complete_and_claim(pool, [], 10)] == [late.id]
+
+
+@pytest.mark.usefixtures("always_kept")
+def test_claims_from_a_queue_with_limited_tasks_begin_at_the_first_row():
+    """A limit may release a task long after it was sent, and each end releases the next."""
+    drain = kept_drain()
+    limited.alone.send()
+    drain.make_turns(1)
+    late = tasks.noop.send()
+    Task.objects.filter(pk=late.id).update(enqueued_at=AGES_AGO)
 
     assert [claimed.task_id for claimed in drain.make_turns(1)] == [late.id]
 

@@ -106,6 +106,9 @@ class CompleteAndClaim(ABC):
         ClaimLost if a task was locked and yet could not be claimed; the transaction has to roll back.
         """
 
+    def see_due(self, queue: str, priority: int, enqueued_at: str) -> None:  # noqa: B027  # most databases need no hint
+        """Note the first due task of a queue, which a poll has seen."""
+
     def _values_of(self, ends: Sequence[Completion]) -> dict[str, Any]:
         keys = encode_pk([end.task_id for end in ends], self._connection)
         return {
@@ -151,6 +154,10 @@ class _OneStatement(CompleteAndClaim):
                 break
             values |= _NO_ENDS
         return tasks
+
+    def see_due(self, queue: str, priority: int, enqueued_at: str) -> None:
+        """Note the first due task of a queue, which a poll has seen: kept cursors may be past it."""
+        self._kept.see_due(queue, priority, enqueued_at)
 
     def _claim_of_one(self, values: dict[str, Any], queue: str, room: int) -> list[ClaimedTask]:
         values |= {QUEUE.name: queue, LIMIT.name: room}

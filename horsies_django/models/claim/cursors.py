@@ -1,7 +1,8 @@
 """Kept cursors: where claims begin while an old transaction keeps the index entries of tasks that have ended.
 
 A claim from the first row then reads all of these entries, each time, up to hundreds of thousands. With a kept cursor
-for each queue and priority, it reads those since the cursor only, and all rows that have no cursor's priority.
+for each queue and priority, it reads those since the cursor only, and all rows that have no cursor's priority. Claims
+from queues with limited tasks always begin at the first row.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.clock import parse_utc
 from ...db import postgres
+from ...db.claim_expressions import LATE
 from ...db.constraints import values_in_range
 from ...db.fields import DateTimeField
 from ..claims import ClaimedTask
@@ -34,7 +36,7 @@ _SLOW: Final = 0.005
 _PAUSE: Final = 5.0
 
 #: A claim from the first row, which finds tasks that came late, is made after this many times its duration, but not
-#: sooner nor later than in so many seconds.
+#: sooner nor later than in so many seconds; at once after a poll that has seen such a task.
 _DURATION_FACTOR: Final = 50
 _WAITS: Final = (2.0, 30.0)
 
@@ -75,6 +77,7 @@ class KeptCursors:
         self._rows = ClaimCursor.objects.using(database).filter(is_async=is_async)
         self._is_async = is_async
         self._times: dict[tuple[str, int], str] | None = None
+        self._limited: set[str] = set()
         self._are_kept = self._was_slow = self._is_saved = False
         self._counts: tuple[int, int] | None = None
         self._seconds = 0.0
@@ -90,7 +93,7 @@ class KeptCursors:
             self._times = self._load()
         if self._are_kept != self._was_slow and time.monotonic() >= self._decide_at:
             self._decide()
-        if not self._are_kept or time.monotonic() >= self._first_row_at:
+        if not self._are_kept or time.monotonic() >= self._first_row_at or not self._limited.isdisjoint(queues):
             return None
         if not self._is_saved:
             self._save()
@@ -117,6 +120,14 @@ class KeptCursors:
                 self._seconds = seconds
             for task in tasks:
                 self._times[task.queue_name, task.priority] = task.enqueued_at
+                if task.limit_key is not None:  # a limit may release older ones after it
+                    self._limited.add(task.queue_name)
+
+    def see_due(self, queue: str, priority: int, enqueued_at: str) -> None:
+        """Note the first due task of a queue. If it came late, the next claim reads from the first row."""
+        at = self._times.get((queue, priority)) if self._are_kept and self._times else None
+        if at is not None and parse_utc(enqueued_at) < parse_utc(at) - LATE:
+            self._first_row_at = float("-inf")
 
     def _load(self) -> dict[tuple[str, int], str]:
         rows = self._rows.values_list("queue_name", "priority", Cast("enqueued_at", TextField()))
