@@ -46,24 +46,28 @@ def locked(url: str, table: str, mode: str = "ACCESS EXCLUSIVE") -> Iterator[Non
 
 
 class Replica:
-    """An asynchronous replica that follows its primary through a proxy, and lags while that is cut."""
+    """A server that follows its primary through a proxy, and lags while that is cut.
 
-    def __init__(self, primary: Cluster) -> None:
+    With a ``name`` it can be one of the primary's ``synchronous_standby_names``.
+    """
+
+    def __init__(self, primary: Cluster, name: str = "") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="horsies-replica-")
-        self.socket_folder = self._folder.name
+        self.name = name
+        self.folder = self.socket_folder = self._folder.name
         self.url = f"postgresql://postgres@/postgres?host={self.socket_folder}"
         if primary.user:
             shutil.chown(self.socket_folder, primary.user)
-        self._primary = primary
+        self._programs = primary
+        self._primary: Cluster | Replica = primary
         self._proxy = Proxy(primary.socket_folder)
 
     def __enter__(self) -> Self:
         self._proxy.__enter__()
-        source = f"host={self._proxy.address} port={self._proxy.port} user=postgres"
-        self._primary.run("pg_basebackup", "-D", self.socket_folder, "-R", "-c", "fast", "-d", source)
-        # The primary keeps its socket in its data folder, so the backup has a copy of the lock.
-        Path(self.socket_folder, ".s.PGSQL.5432.lock").unlink()
-        self._ctl("start", "-o", f'-h "" -k {self.socket_folder}', "-l", str(Path(self.socket_folder, "log")))
+        name = f"application_name={self.name}" if self.name else ""
+        source = f"host={self._proxy.address} port={self._proxy.port} user=postgres {name}"
+        self._programs.run("pg_basebackup", "-D", self.folder, "-R", "-c", "fast", "-d", source)
+        start_copy(self._programs, self.folder)
         return self
 
     def __exit__(
@@ -80,22 +84,57 @@ class Replica:
             (replayed,) = here.execute("SELECT pg_last_wal_replay_lsn() >= %s", [written]).fetchone() or (False,)
         return replayed
 
+    def received(self) -> int:
+        """Return how far the replica has received the log of a primary that has ended."""
+        with psycopg.connect(self.url) as connection:
+            (position,) = connection.execute(
+                "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0'"
+            ).fetchone() or (0,)
+        return int(position)
+
     def lag(self) -> None:
         """Stop receiving changes."""
         self._proxy.cut()
 
-    def take_over(self) -> None:
-        """Kill the primary, and replace it."""
-        postmaster, *others = _processes(self._primary)
-        os.kill(postmaster, signal.SIGKILL)
-        for pid in others:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        Path(self._primary.folder, "postmaster.pid").unlink()
+    def catch_up(self) -> None:
+        """Receive changes again."""
+        self._proxy.heal()
+
+    def promote(self) -> None:
+        """Become a primary."""
         self._ctl("promote")
 
+    def follow(self, primary: Replica) -> None:
+        """Follow another primary."""
+        self._primary = primary
+        self._proxy.redirect(primary.socket_folder)
+        self._proxy.heal()
+
+    def take_over(self) -> None:
+        """Kill the primary, and replace it."""
+        kill(self._programs)
+        self.promote()
+
     def _ctl(self, *arguments: str) -> None:
-        self._primary.run("pg_ctl", "-w", "-D", self.socket_folder, *arguments)
+        self._programs.run("pg_ctl", "-w", "-D", self.folder, *arguments)
+
+
+def kill(cluster: Cluster) -> None:
+    """Kill all processes of a server with SIGKILL."""
+    postmaster, *others = _processes(cluster)
+    os.kill(postmaster, signal.SIGKILL)
+    for pid in others:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    Path(cluster.folder, "postmaster.pid").unlink()
+
+
+def start_copy(original: Cluster, folder: str) -> None:
+    """Start the server whose data folder is a copy of that of ``original``. Its socket is there too."""
+    # The original keeps its socket in its data folder, so a copy has a copy of the lock.
+    Path(folder, ".s.PGSQL.5432.lock").unlink(missing_ok=True)
+    options = f'-h "" -k {folder} -c wal_retrieve_retry_interval=200ms'
+    original.run("pg_ctl", "-w", "-D", folder, "start", "-o", options, "-l", str(Path(folder, "log")))
 
 
 class DatabaseClock:
