@@ -133,5 +133,3 @@ class Result:
     def check(self) -> None:
         """Assert that no acknowledged send was lost, and that each task ran once and completed."""
         assert (self.lost, self.not_run, self.twice, self.without_row, self.others) == (set(), set(), set(), set(), {})
-
-
