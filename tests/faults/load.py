@@ -17,11 +17,16 @@ from django.db.models import Min
 
 from horsies_django.core.status import TASK_LIVE_STATES
 from horsies_django.models import Task
+from horsies_django.models.task import TaskQuerySet
 from tests.chaos import jobs, ledger
 from tests.conftest import wait_until
 
 #: Threads that send, the seconds between two sends of a thread, and the seconds that a body takes.
 SENDERS, PAUSE, WORK = 3, 0.02, 0.02
+
+#: Seconds: a threshold that brief pauses of a worker do not reach; and the environment of its processes.
+THRESHOLD = 6.0
+RECOVERY = {"TEST_HEARTBEAT_MS": "400", "TEST_CHECK_MS": "200", "TEST_STALE_MS": str(int(THRESHOLD * 1_000))}
 
 #: Sends that each phase of a test waits for.
 SOME = 100
@@ -31,6 +36,13 @@ def connect_to(url: str) -> None:
     """Let this thread use another database as ``default``."""
     connection.close()
     connection.settings_dict |= {"HOST": "", "PORT": "", "OPTIONS": {}, **environ.Env.db_url_config(url)}
+
+
+def report(title: str, began: float, over: float, rows: TaskQuerySet) -> None:
+    """Print after how many seconds one of these rows was claimed, since a fault ``began`` and since it was ``over``."""
+    later = rows.filter(started_at__gt=datetime.fromtimestamp(over, UTC))
+    claimed = later.aggregate(first=Min("started_at"))["first"].timestamp()
+    print(f"\n{title}: next claim after {claimed - began:.1f} s, {claimed - over:.1f} s after its end")
 
 
 class Load:
@@ -75,19 +87,23 @@ class Load:
         """How many sends raised which error."""
         return Counter(self.in_doubt.values())
 
-    def end(self, title: str, since: float) -> Result:
+    def use(self, url: str) -> None:
+        """Let senders that have lost their connections use this database."""
+        self._url = url
+
+    def end(self, title: str, began: float = 0.0, over: float = 0.0) -> Result:
         """Stop sending, wait until every task has ended, and print and return what became of the sends.
 
-        ``since`` is the time of the fault, or of its end, after which the next claim is looked for.
+        Print the next claim too, if there was none between the times at which the fault ``began`` and was ``over``.
         """
         self.__exit__(None, None, None)
         rows = Task.objects.filter(task_name__startswith=jobs.__name__)
         live = rows.filter(status__in=TASK_LIVE_STATES)
         wait_until(lambda: not live.exists(), what=lambda: f"all tasks have ended: {list(live.values()[:3])}")
         result = Result(self, list(rows.values_list("kwargs__key", "status", "attempt")))
-        next_claim = rows.filter(started_at__gt=datetime.fromtimestamp(since, UTC)).aggregate(Min("started_at"))
-        seconds = next_claim["started_at__min"].timestamp() - since
-        print(f"\n{title}: {result}, next claim after {seconds:.1f} s, longest send {max(self.seconds):.1f} s")
+        if over:
+            report(title, began, over, rows)
+        print(f"\n{title}: {result}, longest send {max(self.seconds):.1f} s")
         for error, times in self.errors.items():
             print(f"  {times} × {error}")
         return result
@@ -102,7 +118,7 @@ class Load:
                 close_old_connections()
                 (jobs.at_most_once, jobs.at_least_once)[number % 2].send(key=key, seconds=WORK)
             except Error as error:
-                connection.close()
+                connect_to(self._url)
                 self.in_doubt[key] = re.sub(r"\s+", " ", re.sub(r"port \d+", "port …", str(error)))
             else:
                 self.acknowledged.add(key)

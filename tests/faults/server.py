@@ -119,6 +119,58 @@ class Replica:
         self._programs.run("pg_ctl", "-w", "-D", self.folder, *arguments)
 
 
+class Backup:
+    """A base backup of a server and the archive of its log, from which another server is restored to a point."""
+
+    def __init__(self, original: Cluster) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="horsies-backup-")
+        self._archive, self.folder = Path(self._folder.name, "archive"), str(Path(self._folder.name, "data"))
+        self.socket_folder = self.folder
+        self.url = f"postgresql://postgres@/postgres?host={self.folder}"
+        self._original = original
+        for folder in (self._folder.name, self._archive, self.folder):
+            Path(folder).mkdir(mode=0o700, exist_ok=True)
+            if original.user:
+                shutil.chown(folder, original.user)
+
+    def __enter__(self) -> Self:
+        with psycopg.connect(self._original.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET archive_mode = on")
+            connection.execute(f"ALTER SYSTEM SET archive_command = 'cp %p {self._archive}/%f'")
+        self._original.restart("fast")
+        source = f"host={self._original.socket_folder} user=postgres"
+        self._original.run("pg_basebackup", "-D", self.folder, "-c", "fast", "-d", source)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if Path(self.folder, "postmaster.pid").exists():
+            self._original.run("pg_ctl", "-w", "-D", self.folder, "stop", "-m", "immediate")
+        self._folder.cleanup()
+
+    def mark(self, point: str) -> None:
+        """Name the present point of the log."""
+        with psycopg.connect(self._original.url) as connection:
+            connection.execute("SELECT pg_create_restore_point(%s)", [point])
+
+    def restore(self, point: str) -> None:
+        """Stop the original, which archives the rest of its log, and start the backup as it was at the point."""
+        self._original.stop("fast")
+        with Path(self.folder, "postgresql.auto.conf").open("a") as settings:
+            settings.write(
+                f"archive_mode = off\nrestore_command = 'cp {self._archive}/%f %p'\n"
+                f"recovery_target_name = '{point}'\nrecovery_target_action = promote\n"
+            )
+        Path(self.folder, "recovery.signal").touch()
+        start_copy(self._original, self.folder)
+
+    def is_restored(self) -> bool:
+        """Whether the restored server takes writes."""
+        with psycopg.connect(self.url) as connection:
+            return connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)
+
+
 def kill(cluster: Cluster) -> None:
     """Kill all processes of a server with SIGKILL."""
     postmaster, *others = _processes(cluster)

@@ -5,31 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from operator import methodcaller
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from horsies_django.models import Task
-from tests.chaos import ledger
 from tests.chaos.cluster import Cluster
 from tests.conftest import Process, wait_until
-from tests.faults.load import Load, connect_to
+from tests.faults.load import RECOVERY, THRESHOLD, Load, connect_to
 from tests.faults.network import Proxy
 from tests.faults.server import Replica, kill
 from tests.faults.silence import pass_time, reaper_ran_again
 
 pytestmark = pytest.mark.slow
-
-#: Seconds: a threshold that brief pauses of a worker do not reach.
-THRESHOLD = 6.0
-RECOVERY = {"TEST_HEARTBEAT_MS": "400", "TEST_CHECK_MS": "200", "TEST_STALE_MS": str(int(THRESHOLD * 1_000))}
-
-
-@pytest.fixture
-def effects_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of the bodies' effects, for this process and those that it starts."""
-    monkeypatch.setenv(ledger.VARIABLE, str(tmp_path / "effects"))
 
 
 class Servers:
@@ -37,6 +25,7 @@ class Servers:
 
     def __init__(self, primary: Cluster, replicas: tuple[Replica, Replica], proxy: Proxy) -> None:
         self.primary, self.replicas, self.proxy = primary, replicas, proxy
+        self.switched_at = 0.0
         require_one_of(primary.url, *replicas)
 
     def switch(self) -> tuple[Replica, Replica]:
@@ -45,6 +34,7 @@ class Servers:
         first.promote()
         require_one_of(first.url, second)
         second.follow(first)
+        self.switched_at = time.time()
         self.proxy.redirect(first.socket_folder)
         connect_to(first.url)
         return first, second
@@ -100,7 +90,7 @@ def test_a_failover_to_a_synchronous_replica_loses_no_acknowledged_send(servers,
     fault(servers)
     first, second = servers.switch()
     load.wait_for_more()
-    load.end(fault.__name__, began).check()
+    load.end(fault.__name__, began, servers.switched_at).check()
 
     wait_until(second.has_caught_up, what="the third server follows")
     connect_to(second.url)
@@ -112,6 +102,7 @@ def test_a_failover_to_a_synchronous_replica_loses_no_acknowledged_send(servers,
 def test_senders_and_workers_wait_while_the_primary_is_cut_off_from_its_replicas(servers, load):
     for replica in servers.replicas:
         replica.lag()
+    began = time.time()
     pass_time(1.0)  # for the answers that were under way
     acknowledged = len(load.acknowledged)
     pass_time(THRESHOLD + 3)
@@ -124,6 +115,6 @@ def test_senders_and_workers_wait_while_the_primary_is_cut_off_from_its_replicas
     load.wait_for_more()
     wait_until(reaper_ran_again(servers.primary, THRESHOLD), what="a reaper has run again")
 
-    load.end("a partition of the replicas", healed).check()
+    load.end("a partition of the replicas", began, healed).check()
     assert not load.in_doubt
     assert max(load.seconds) > THRESHOLD
