@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from tests.chaos.cluster import Cluster
+from tests.conftest import wait_until
 from tests.faults.network import Proxy
 
 
@@ -84,9 +85,14 @@ class Replica:
             (replayed,) = here.execute("SELECT pg_last_wal_replay_lsn() >= %s", [written]).fetchone() or (False,)
         return replayed
 
-    def received(self) -> int:
-        """Return how far the replica has received the log of a primary that has ended."""
-        with psycopg.connect(self.url) as connection:
+    def stop_receiving(self) -> int:
+        """End the connection to the primary, and return how far its log has been received."""
+        self._proxy.redirect("nowhere")
+        self._proxy.heal()
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            wait_until(
+                lambda: not connection.execute("SELECT FROM pg_stat_wal_receiver").rowcount, what="it receives nothing"
+            )
             (position,) = connection.execute(
                 "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0'"
             ).fetchone() or (0,)

@@ -12,7 +12,7 @@ import pytest
 from horsies_django.models import Task
 from tests.chaos.cluster import Cluster
 from tests.conftest import Process, wait_until
-from tests.faults.load import RECOVERY, THRESHOLD, Load, connect_to
+from tests.faults.load import RECOVERY, SENDERS, THRESHOLD, Load, connect_to
 from tests.faults.network import Proxy
 from tests.faults.server import Replica, kill
 from tests.faults.silence import pass_time, reaper_ran_again
@@ -30,7 +30,7 @@ class Servers:
 
     def switch(self) -> tuple[Replica, Replica]:
         """Promote the replica that has received most, and let the other and the clients follow it. Return both."""
-        first, second = sorted(self.replicas, key=methodcaller("received"), reverse=True)
+        first, second = sorted(self.replicas, key=methodcaller("stop_receiving"), reverse=True)
         first.promote()
         require_one_of(first.url, second)
         second.follow(first)
@@ -102,11 +102,9 @@ def test_a_failover_to_a_synchronous_replica_loses_no_acknowledged_send(servers,
 def test_senders_and_workers_wait_while_the_primary_is_cut_off_from_its_replicas(servers, load):
     for replica in servers.replicas:
         replica.lag()
-    began = time.time()
-    pass_time(1.0)  # for the answers that were under way
-    acknowledged = len(load.acknowledged)
+    began, acknowledged = time.time(), len(load.acknowledged)
     pass_time(THRESHOLD + 3)
-    assert len(load.acknowledged) == acknowledged
+    assert len(load.acknowledged) <= acknowledged + SENDERS, "more than the answers that were under way"
     assert not load.in_doubt
 
     healed = time.time()
