@@ -37,7 +37,7 @@ FORKS = sys.platform == "linux"
 
 #: Prefixes of variables that a test may set for a forked command: no import depends on them.
 READ_LATER = (
-    *("COUNT_STATEMENTS", "DATABASE_URL", "HORSIES_", "OUTBOX"),
+    *("CHAOS_LEDGER", "COUNT_STATEMENTS", "DATABASE_URL", "HORSIES_", "OUTBOX"),
     *("TEST_HEARTBEAT", "TEST_CHECK", "TEST_IMPORT", "TEST_QUEUES", "TEST_STALE"),
 )
 

@@ -73,6 +73,7 @@ class Execution(TaskRun):
     task_result: FrameworkTaskResult[..., Any] | None = None  # for the context of the function, or of its backoff
     is_leaving: bool = False  # its worker stops or is quiet: long work goes back
     has_begun: bool = False  # the function, or the middleware around it, was called
+    has_lost_claim: bool = False  # its end is not stored: by the table, this worker does not hold this claim
     has_saved: bool = False  # so a transaction of the function's own may hold the row, even after its end
     has_returned: bool = False  # the function has returned, and its own transaction is storing the result
     stored_progress: str | None = None

@@ -121,7 +121,8 @@ class Ticker:
             with nullcontext() if is_one_statement else self._store.transaction():
                 tick.postponed = self._store.locked_results(batch) if nodes or self._store.skips_locked else []
                 tick.stored = [result for result in batch if result not in tick.postponed] if tick.postponed else batch
-                ends = latest([result.completion for result in tick.stored if not result.is_stored])
+                unstored = [result for result in tick.stored if not result.is_stored]
+                ends = latest([result.completion for result in unstored if not result.execution.has_lost_claim])
                 successes = [end for end in ends if end.is_success]
                 if is_in_doubt or is_heartbeat_due:  # a transaction in doubt may commit later still
                     self._store.hand_back_unknown(self._state.known_tasks)
@@ -236,7 +237,7 @@ class Ticker:
             pool.start_ahead.adapt()
             if pool.is_partial:
                 pool.prefer_deep(started)
-            self.submit(pool, self._still_claimed(started, tick))
+            self.submit(pool, self._without_repeated(pool, self._still_claimed(started, tick)))
         interval.poll_by(self._store.selector.unblocks_at)
         for result in tick.stored:
             if result.completion.delay is not None:
@@ -291,6 +292,24 @@ class Ticker:
             logger.warning("claims not confirmed count=%d error=%s", len(started), error)
             state.is_in_doubt, held = True, set()
         return [task for task in started if (task.task_id, task.claim) in held]
+
+    def _without_repeated(self, pool: SlotPool, started: list[ClaimedTask]) -> list[ClaimedTask]:
+        """Hand back claims that have the task and the number of an execution of this runner; return the others.
+
+        A failover that loses a claim lets its number be given again. The end of the first execution must not be stored
+        under the second claim; the third one has another number.
+        """
+        ended = {(result.claimed.task_id, result.claimed.claim): result.execution for result in self._state.results.all}
+        fresh: list[ClaimedTask] = []
+        for task in started:
+            key = task.task_id, task.claim
+            if (first := pool.running.get(key) or ended.get(key)) is None:
+                fresh.append(task)
+            else:
+                first.has_lost_claim = True
+                pool.withdrawn.append(task)
+                logger.warning("claim handed back id=%s: its number was given before a failover", task.task_id)
+        return fresh
 
     def submit(self, pool: SlotPool, tasks: Sequence[ClaimedTask]) -> None:
         """Run tasks that this worker has claimed and started."""

@@ -104,11 +104,13 @@ class Watchdog:
         held = state.store.running_claims()
         for execution in ended:
             if (execution.task_id, execution.claimed.claim) not in held:
+                execution.has_lost_claim = True
                 execution.request_stop(TaskRevoked)
         for pool in state.pools:
             for execution in pool.running.values():
                 if (execution.task_id, execution.claimed.claim) in held or execution.stop_reason is not None:
                     continue
+                execution.has_lost_claim = True
                 if not execution.has_returned:
                     message = "task revoked id=%s: it is asked to stop"
                     logger.warning(message, execution.task_id, extra=log_attributes(execution.claimed))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.chaos import conftest as chaos
+from tests.chaos import ledger
 from tests.chaos.cluster import Cluster
 from tests.faults.network import Host, Proxy
 
@@ -25,3 +27,9 @@ def host(own_cluster: Cluster) -> Iterator[Host]:
     """``own_cluster`` behind its own address, which can vanish. Without root it fails instead of skipping."""
     with Host(own_cluster.socket_folder) as host:
         yield host
+
+
+@pytest.fixture
+def effects_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the effects of bodies, for this process and those that it starts."""
+    monkeypatch.setenv(ledger.VARIABLE, str(tmp_path / "effects"))

@@ -102,6 +102,15 @@ def hold_by_process(key: str, folder: str) -> int:
     return os.getpid()
 
 
+@task
+def hold_by_run(folder: str) -> int:
+    """Wait for the gate of this run, and return the run's number. Nothing of it is in the database."""
+    number = len(list(Path(folder).glob("run-*"))) + 1
+    Path(folder, f"run-{number}").touch()
+    wait_for_gate(Path(folder, f"gate-{number}"))
+    return number
+
+
 @task(queue_name="late", atomic=True, max_attempts=3)
 def write_atomically(key: str) -> None:
     write_entry(key)

@@ -89,3 +89,35 @@ def test_a_failover_to_a_lagging_replica_has_the_documented_effects(replica, pro
     assert atomic.get(timeout=40).is_ok()
     assert Entry.objects.filter(key="atomic").count() == 1
     assert first.process.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends_meanwhile", [False, True], ids=["goes on", "ends during the outage"])
+def test_a_worker_that_claims_a_task_again_after_a_failover_drops_the_first_end(
+    replica, proxy, start, tmp_path, ends_meanwhile
+):
+    worker = start("horsies_worker", "--threads", "2", DATABASE_URL=proxy.url, **HEARTBEATS)
+    Queue.objects.create(name="default", paused=True)
+    handle = jobs.hold_by_run.send(str(tmp_path))
+    wait_until(replica.has_caught_up, limit=40, what="the replica has caught up")
+    replica.lag()
+    Queue.objects.resume()
+    wait_until((tmp_path / "run-1").exists, limit=40, what="the first body has begun")
+    claimed = row(handle)
+
+    replica.take_over()
+    if ends_meanwhile:
+        (tmp_path / "gate-1").touch()
+    connection.close()
+    connection.settings_dict |= environ.Env.db_url_config(replica.url)
+    Queue.objects.resume()
+    # After a second, the worker asks which tasks it holds, before it claims or after that.
+    wait_until(lambda: worker.output.count("database unavailable") > 3, limit=40, what="the worker has noticed")
+    proxy.redirect(replica.socket_folder)
+    wait_until((tmp_path / "run-2").exists, limit=40, what="the second body has begun")
+    wait_until(lambda: "task revoked" in worker.output or ends_meanwhile, limit=40, what="the first body has stopped")
+
+    assert row(handle)[::2] == claimed[::2]
+    (tmp_path / "gate-2").touch()
+    assert handle.value(timeout=40) == 2
+    assert list(TaskAttempt.objects.values_list("attempt", "outcome")) == [(1, "COMPLETED")]
