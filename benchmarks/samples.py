@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,8 @@ _STATE: Final = """
     SELECT (SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = current_database()),
         (SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND state = 'idle in transaction' AND backend_xmin IS NOT NULL),
-        coalesce(max(n_dead_tup), 0), sum(pg_table_size(relid))::bigint, sum(pg_indexes_size(relid))::bigint
+        coalesce(max(n_dead_tup), 0), coalesce(max(n_tup_del), 0), sum(pg_table_size(relid))::bigint,
+        sum(pg_indexes_size(relid))::bigint
     FROM pg_stat_user_tables
 """
 _STATEMENTS: Final = """
@@ -45,7 +47,7 @@ class Sample:
     """The state of a database.
 
     ``buffers`` and ``statements`` count from its creation. ``snapshots`` are those of idle transactions. ``dead_rows``
-    are those of the table that has most.
+    and ``deleted_rows`` are those of the table that has most.
     """
 
     at: float
@@ -53,6 +55,7 @@ class Sample:
     buffers: int
     snapshots: int
     dead_rows: int
+    deleted_rows: int
     table_bytes: int
     index_bytes: int
 
@@ -64,6 +67,11 @@ class Sample:
             if now.number > before.number:
                 found[query] = Calls(now.number - before.number, now.buffers - before.buffers)
         return found
+
+    def buffers_per_call(self, earlier: Sample, pattern: re.Pattern[str]) -> float | None:
+        """Return the buffers of a call since an earlier sample: of the statements that match, that with most calls."""
+        matching = [calls for query, calls in self.statements_since(earlier).items() if pattern.match(query)]
+        return max(matching).buffers_per_call if matching else None
 
 
 class Samples(list[Sample]):

@@ -157,7 +157,7 @@ def test_the_quick_flag_measures_three_projects_and_other_flags_override_it():
 
 
 def test_the_measure_that_takes_minutes_runs_only_if_it_is_named():
-    assert set(MEASURES) - set(parse([]).measures) == {"long"}
+    assert set(MEASURES) - set(parse([]).measures) == {"long", "retention"}
     assert {peer.module for _, peer in turns(parse(["--measure", "long"]))} == {"ours", "pgqueuer", "awa"}
 
 
@@ -453,6 +453,20 @@ def test_tasks_sent_beside_long_transactions_all_begin_once_though_a_worker_is_r
     lines = next((tmp_path / "results").glob("*-django-8.csv")).read_text().splitlines()
     snapshots = [int(line.split(",")[5]) for line in lines[1:]]
     assert (snapshots[0], snapshots[-1]) == (0, 1)
+
+
+@pytest.mark.slow
+def test_a_drain_whose_backlog_never_runs_out_begins_each_task_once_while_others_are_deleted(server, tmp_path):
+    options = parse(["--long-minutes", "0.2", "--folder", str(tmp_path)])
+    config = HarnessConfig(MEASURES["retention"].max_tasks(options), threads=4, logs=tmp_path)
+    stores = Stores(postgres=server, redis=None)
+    with open_harness(PEERS["horsies-django-8"], Path(sys.executable), stores, config) as harness:
+        figures = MEASURES["retention"].run(harness, options)
+
+    assert figures["began more than once"] == 0
+    assert figures["first tenth, tasks/s"] >= 0
+    assert figures["at the end, MiB"] <= figures["at most, MiB"]
+    assert len(next((tmp_path / "results").glob("*-retention-*.csv")).read_text().splitlines()) > 1
 
 
 @pytest.mark.slow

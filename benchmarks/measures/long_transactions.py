@@ -39,11 +39,9 @@ _LAST_SECONDS: Final = 2.0
 #: Seconds since the stop of a worker in which sends are around its restart.
 _RESTART_SECONDS: Final = 15.0
 
-#: The statements whose buffers are metrics: of those that match, the one with the most calls.
-_STATEMENTS: Final = {
-    "INSERT": re.compile(r"INSERT|WITH input AS|.*insert_job_compat|COPY", re.DOTALL),
-    "claim": re.compile(r".*(SKIP LOCKED|claim_ready_runtime)", re.DOTALL),
-}
+#: The statements whose buffers are metrics.
+CLAIM: Final = re.compile(r".*(SKIP LOCKED|claim_ready_runtime)", re.DOTALL)
+_INSERT: Final = re.compile(r"INSERT|WITH input AS|.*insert_job_compat|COPY", re.DOTALL)
 
 #: Phases of a run, by name: from when until when.
 Phases = Mapping[str, tuple[float, float]]
@@ -150,10 +148,9 @@ def _describe(samples: Samples, tasks: _Tasks, phases: Phases, stopped_at: float
             f"{phase}, send p50 ms": percentile(calls, 50),
             f"{phase}, buffers/task": (after.buffers - before.buffers) / max(1, tasks.begun(before.at, after.at)),
         }
-        for name, pattern in _STATEMENTS.items():
-            matching = [calls for query, calls in after.statements_since(before).items() if pattern.match(query)]
-            if matching:
-                figures[f"{phase}, buffers/{name}"] = max(matching).buffers_per_call
+        for name, pattern in (("INSERT", _INSERT), ("claim", CLAIM)):
+            if (buffers := after.buffers_per_call(before, pattern)) is not None:
+                figures[f"{phase}, buffers/{name}"] = buffers
     _, waits = tasks.milliseconds(0.0, tasks.end)
     if around := tasks.milliseconds(stopped_at, stopped_at + _RESTART_SECONDS)[1]:
         figures["restart, p99 ms"] = percentile(around, 99)

@@ -31,6 +31,12 @@ def send_many(first: int, count: int, body: str) -> None:
         BODIES[body].send_many({"number": number} for number in numbers)
 
 
+def send_kept(first: int, count: int, seconds: float) -> None:
+    """Enqueue no-ops that are deleted so many seconds after their end."""
+    task = BODIES["noop"].with_options(retention=seconds)
+    task.send_many({"number": number} for number in range(first, first + count))
+
+
 def clear_tasks() -> None:
     site.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats")
 
