@@ -6,7 +6,6 @@ binds. Everything here takes querysets and knows no table.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from django.db import models
@@ -37,18 +36,6 @@ CURSOR_ID: Final = Param("cursor_id")
 
 #: The queue of one round of :class:`IsQueueCandidate`.
 LATERAL_QUEUE: Final = OuterColumn("waiting.name", models.CharField())
-
-#: Which rows of the queues are candidates, as JSON: ranges of :func:`firsts_of_ranges`.
-RANGES: Final = Param("ranges")
-
-#: A task that is committed, or becomes due, so long after its time is not behind a cursor.
-LATE: Final = timedelta(seconds=2)
-
-#: A range: its priority, the time since which it has rows of that priority, and the priority above which it has rows of
-#: lower ones.
-RANGE_PRIORITY: Final = OuterColumn("part.priority", models.SmallIntegerField())
-RANGE_SINCE: Final = OuterColumn(f"(part.since - interval '{LATE.seconds} seconds')", models.DateTimeField())
-RANGE_BELOW: Final = OuterColumn("part.below", models.SmallIntegerField())
 
 
 def without_prefixes(rows: QuerySetT) -> QuerySetT:
@@ -95,24 +82,6 @@ class UnpausedQueue(models.Expression):
         return sql, (*params, *self._paused.params)
 
 
-def firsts_of_queue(rows: models.QuerySet[Any]) -> Statement:
-    """Return the first ones of these rows of ``LATERAL_QUEUE``, for :class:`IsQueueCandidate`."""
-    return Statement.part(rows.values_list("pk", "priority", "enqueued_at"), Statement("waiting.cap"))
-
-
-def firsts_of_ranges(rows: models.QuerySet[Any]) -> Statement:
-    """The same, but of each range of the queue only: two scans that each begin at the first row of the range."""
-    return Statement.compose(
-        "SELECT next.* FROM jsonb_to_recordset({ranges}::jsonb)"
-        " AS part (name text, priority smallint, since timestamptz, below smallint)"
-        " CROSS JOIN LATERAL (({same}) UNION ALL ({lower})) AS next (id, priority, enqueued_at)"
-        " WHERE part.name = waiting.name ORDER BY 2 DESC, 3, 1 LIMIT waiting.cap",
-        ranges=RANGES,
-        same=firsts_of_queue(rows.filter(priority=RANGE_PRIORITY, enqueued_at__gte=RANGE_SINCE)),
-        lower=firsts_of_queue(rows.filter(priority__lt=RANGE_PRIORITY, priority__gt=RANGE_BELOW)),
-    )
-
-
 class IsQueueCandidate(models.Func):
     """Whether the primary key is among the ``CANDIDATES`` that come first of the first ones of each of the ``QUEUES``.
 
@@ -124,10 +93,10 @@ class IsQueueCandidate(models.Func):
     conditional = True
     output_field = models.BooleanField()
 
-    def __init__(self, firsts: Statement, paused: models.QuerySet[Any]) -> None:
+    def __init__(self, firsts: models.QuerySet[Any], paused: models.QuerySet[Any]) -> None:
         super().__init__(F("pk"))
         self._paused = Statement.part(paused.values_list("name"))
-        self._firsts = firsts
+        self._firsts = Statement.part(firsts.values_list("pk", "priority", "enqueued_at"), Statement("waiting.cap"))
 
     def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
         """Render the candidates."""

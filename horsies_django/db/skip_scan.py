@@ -10,9 +10,8 @@ from django.db import connections, models
 from .expressions import BoundParam, OuterColumn, Param
 from .statements import JSON, Statement
 
-#: The value at which the skip scan stands, and the column's part of it if it has more.
+#: The value at which the skip scan stands.
 NAME: Final = OuterColumn("names.name", models.CharField())
-FIRST_OF_NAME: Final = OuterColumn("(names.name ->> 0)", models.CharField())
 
 
 def skip_scan(
@@ -26,7 +25,7 @@ def skip_scan(
     ordered = rows.order_by(column, *rows.query.order_by if also else ()).values_list(column, *also)
     begin = BoundParam(after, rows.model._meta.get_field(column)) if isinstance(after, Param) else after
     first = ordered if begin is None else ordered.filter(**{f"{column}__gt": begin})
-    following = ordered.filter(**{f"{column}__gt": FIRST_OF_NAME if also else NAME})
+    following = ordered.filter(**{f"{column}__gt": first_of_name(rows.db) if also else NAME})
     return Statement.compose(
         "names (name, place) AS (SELECT ({first}), 1 UNION ALL SELECT ({following}), names.place + 1 FROM names"
         " WHERE names.name IS NOT NULL AND names.place < {limit})",
@@ -34,6 +33,11 @@ def skip_scan(
         following=_first(following[:1], (column, *also) if also else ()),
         limit=limit,
     )
+
+
+def first_of_name(alias: str) -> OuterColumn:
+    """Return the column's part of a name that has further columns."""
+    return OuterColumn(JSON[connections[alias].vendor].first.format("names.name"), models.CharField())
 
 
 def _first(rows: models.QuerySet[Any], columns: Sequence[str]) -> Statement:

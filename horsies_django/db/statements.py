@@ -25,18 +25,24 @@ _LIMIT_PLACEHOLDER: Final = 987_654_321
 
 
 class JsonFunctions(NamedTuple):
-    """The database's functions that build arrays of rows and of values, its text type, and the rows of an array."""
+    """The database's functions that build arrays of rows and of values, its text type, and the rows of an array.
+
+    ``first`` is the first value of an array, as text.
+    """
 
     rows: str
     values: str
     text: str
     elements: str
+    first: str
 
 
 #: By database vendor.
 JSON: Final[Mapping[str, JsonFunctions]] = {
-    "postgresql": JsonFunctions("json_agg", "json_build_array", "text", "jsonb_array_elements_text(%s::jsonb)"),
-    "sqlite": JsonFunctions("json_group_array", "json_array", "text", "json_each(%s)"),
+    "postgresql": JsonFunctions(
+        "json_agg", "json_build_array", "text", "jsonb_array_elements_text(%s::jsonb)", "({} ->> 0)"
+    ),
+    "sqlite": JsonFunctions("json_group_array", "json_array", "text", "json_each(%s)", "json_extract({}, '$[0]')"),
 }
 
 

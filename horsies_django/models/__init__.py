@@ -1,7 +1,6 @@
 """The tables of the queue."""
 
 from .attempt import TaskAttempt
-from .claim.cursors import ClaimCursor
 from .error_group import ErrorGroup
 from .heartbeat import Heartbeat
 from .lease import Lease
@@ -18,7 +17,6 @@ from .workflow import Workflow, WorkflowEvent
 from .workflow_task import WorkflowTask
 
 __all__ = [
-    "ClaimCursor",
     "ErrorGroup",
     "Heartbeat",
     "Lease",

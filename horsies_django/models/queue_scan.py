@@ -16,7 +16,7 @@ from django.db import connections
 
 from ..db import postgres
 from ..db.expressions import BoundParam, Param, SecondsUntil
-from ..db.skip_scan import FIRST_OF_NAME, skip_scan
+from ..db.skip_scan import first_of_name, skip_scan
 from ..db.statements import JSON, Statement
 from .filters import TaskFilterQuerySet
 from .limit import Limit
@@ -121,6 +121,7 @@ def _waiting(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> St
     """Return the queues with due tasks of this kind, as a JSON array of arrays."""
     make = JSON[connections[tasks.db].vendor]
     due = tasks.next_up(is_async=is_async)
+    paused = Queue.objects.using(tasks.db).filter(name=first_of_name(tasks.db), paused=True)
     return Statement.compose(
         "WITH RECURSIVE {names}"
         " SELECT CAST({json_rows}({json_values}(place, CAST(name AS {text}), EXISTS ({paused}))) AS {text}) FROM names",
@@ -128,7 +129,7 @@ def _waiting(tasks: TaskFilterQuerySet[Any], is_async: bool, after: Param) -> St
         json_values=make.values,
         text=make.text,
         names=skip_scan(due, "queue_name", QUEUES_PER_SCAN, after, ("priority", "enqueued_at")),
-        paused=Statement.part(Queue.objects.using(tasks.db).filter(name=FIRST_OF_NAME, paused=True).values_list("pk")),
+        paused=Statement.part(paused.values_list("pk")),
     )
 
 

@@ -107,10 +107,6 @@ class WorkerStore:
             self._scan = QueueScan(self._config.database, self._runner.worker_id, kinds)
         while (result := self._scan.run()) is None:
             self.register()  # the row was removed
-        for (is_async, _), claim in self._claims.items():
-            for pool, queues in zip(pools, result.queues, strict=True):
-                for queue in queues if pool.is_async == is_async else ():
-                    claim.see_due(queue.queue_name, queue.priority, queue.enqueued_at)
         self._refresh_policies(has_rules=result.has_rules)
         return result
 

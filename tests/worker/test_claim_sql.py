@@ -72,7 +72,6 @@ def statements() -> dict[str, Statement]:
             "of one queue": compiled._of_one,
             "of one queue, from the cursor on": compiled._after_cursor,
             "of several queues": compiled._of_several,
-            "from kept cursors on": compiled._of_ranges,
         }
     return {
         "store results": compiled._complete,

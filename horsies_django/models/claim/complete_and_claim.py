@@ -26,7 +26,6 @@ from ...db.claim_expressions import (
     LIMIT,
     QUEUE,
     QUEUES,
-    RANGES,
     IsPicked,
     IsStored,
     one_statement,
@@ -43,7 +42,6 @@ from ..transitions import (
     completion_columns,
     seconds_since_start,
 )
-from .cursors import KeptCursors
 
 if TYPE_CHECKING:
     from ..transitions import TaskQuerySet
@@ -106,9 +104,6 @@ class CompleteAndClaim(ABC):
         ClaimLost if a task was locked and yet could not be claimed; the transaction has to roll back.
         """
 
-    def see_due(self, queue: str, priority: int, enqueued_at: str) -> None:  # noqa: B027  # most databases need no hint
-        """Note the first due task of a queue, which a poll has seen."""
-
     def _values_of(self, ends: Sequence[Completion]) -> dict[str, Any]:
         keys = encode_pk([end.task_id for end in ends], self._connection)
         return {
@@ -124,18 +119,13 @@ class _OneStatement(CompleteAndClaim):
 
     Claims from one queue continue from the cursor, the position of the last claimed task, while that is faster. While
     an old transaction blocks vacuum, a claim from the first row walks over the index entries of all tasks that were
-    claimed before. So such claims take at most a tenth of the time, and if there are many entries, claims begin at kept
-    cursors instead. A task that sorts before a cursor, because of its priority or because its transaction committed
-    late, then waits some ten milliseconds more.
+    claimed before. So such claims take at most a tenth of the time. A task that sorts before the cursor, because of its
+    priority or because its transaction committed late, then waits some ten milliseconds more.
     """
 
     _cursor: ClaimedTask | None = None
     _cursor_until = float("-inf")
     _was_short = False
-
-    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool, starts: bool) -> None:
-        super().__init__(tasks, runner, is_async=is_async, starts=starts)
-        self._kept = KeptCursors(self._alias, is_async=is_async)
 
     def run(
         self, ends: Sequence[Completion], room: int, queues: Sequence[str], caps: Mapping[str, int] = _NO_CAPS
@@ -143,7 +133,14 @@ class _OneStatement(CompleteAndClaim):
         """Run it: of several queues together, or of each in turn if the candidates were locked the last time."""
         values = self._values_of(ends)
         if room and len(queues) > 1 and not self._was_short:
-            tasks = self._claim_from_start(values, queues, room, caps)
+            candidates = room * _OVERFETCH
+            values |= {
+                QUEUES.name: list(queues),
+                CAPS.name: [min(candidates, caps.get(queue, candidates)) for queue in queues],
+                CANDIDATES.name: candidates,
+                LIMIT.name: room,
+            }
+            tasks = self._execute(self._of_several, values)
             self._was_short = len(tasks) < min(room, sum(caps.get(queue, room) for queue in queues))
             return tasks
         self._was_short, tasks = False, []
@@ -154,10 +151,6 @@ class _OneStatement(CompleteAndClaim):
                 break
             values |= _NO_ENDS
         return tasks
-
-    def see_due(self, queue: str, priority: int, enqueued_at: str) -> None:
-        """Note the first due task of a queue, which a poll has seen: kept cursors may be past it."""
-        self._kept.see_due(queue, priority, enqueued_at)
 
     def _claim_of_one(self, values: dict[str, Any], queue: str, room: int) -> list[ClaimedTask]:
         values |= {QUEUE.name: queue, LIMIT.name: room}
@@ -170,40 +163,16 @@ class _OneStatement(CompleteAndClaim):
                 CURSOR_ID.name: last.task_id,
             }
             tasks = self._execute(self._after_cursor, values | cursor)
-            self._kept.claimed(tasks, time.monotonic() - began, is_from_first_row=False)
             if len(tasks) == room:
                 self._cursor = tasks[-1]
                 return tasks
-            values |= _NO_ENDS
+            values |= {**_NO_ENDS, LIMIT.name: room - len(tasks)}
             began = time.monotonic()
-        tasks += self._claim_from_start(values, [queue], room - len(tasks))
+        tasks += self._execute(self._of_one, values)
         if room:
             now = time.monotonic()
             self._cursor_until = now + min((now - began) * _DURATION_FACTOR, _MAX_DURATION)
             self._cursor = tasks[-1] if len(tasks) == room else None
-        return tasks
-
-    def _claim_from_start(
-        self, values: dict[str, Any], queues: Sequence[str], room: int, caps: Mapping[str, int] = _NO_CAPS
-    ) -> list[ClaimedTask]:
-        """Claim from the first row of each queue on, or from the kept cursors on."""
-        ranges = self._kept.ranges(queues) if room else None
-        values |= {LIMIT.name: room}
-        if ranges is None and len(queues) == 1:
-            statement = self._of_one
-        else:
-            statement = self._of_several if ranges is None else self._of_ranges
-            candidates = room * _OVERFETCH
-            values |= {
-                QUEUES.name: list(queues),
-                CAPS.name: [min(candidates, caps.get(queue, candidates)) for queue in queues],
-                CANDIDATES.name: candidates,
-                RANGES.name: ranges,
-            }
-        began = time.monotonic()
-        tasks = self._execute(statement, values)
-        if room:
-            self._kept.claimed(tasks, time.monotonic() - began, is_from_first_row=ranges is None)
         return tasks
 
     def _execute(self, statement: Statement, values: Mapping[str, Any]) -> list[ClaimedTask]:
@@ -229,10 +198,6 @@ class _OneStatement(CompleteAndClaim):
     @cached_property
     def _of_several(self) -> Statement:
         return self._compile(self._stored.claimable_of_queues(self._rows, is_async=self._is_async))
-
-    @cached_property
-    def _of_ranges(self) -> Statement:
-        return self._compile(self._stored.claimable_of_queues(self._rows, is_async=self._is_async, has_ranges=True))
 
     @property
     def _stored(self) -> TaskQuerySet:

@@ -13,15 +13,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Greatest
 
 from ...core.status import TaskStatus
-from ...db.claim_expressions import (
-    CURSOR_PRIORITY,
-    LATERAL_QUEUE,
-    AfterCursor,
-    IsQueueCandidate,
-    UnpausedQueue,
-    firsts_of_queue,
-    firsts_of_ranges,
-)
+from ...db.claim_expressions import CURSOR_PRIORITY, LATERAL_QUEUE, AfterCursor, IsQueueCandidate, UnpausedQueue
 from ...db.expressions import BoundParam
 from ...db.now import Now
 from ..queue import Queue
@@ -79,16 +71,14 @@ class ClaimQuerySet(models.QuerySet[RowT]):
         """Those after the cursor: the position of the last task that this worker has claimed. PostgreSQL only."""
         return self.filter(AfterCursor(), priority=BoundParam(CURSOR_PRIORITY, models.SmallIntegerField()))
 
-    def claimable_of_queues(self, rows: Self, *, is_async: bool, has_ranges: bool = False) -> Self:
+    def claimable_of_queues(self, firsts: Self, *, is_async: bool) -> Self:
         """Lock the next tasks of several queues, of each not more than its cap and none if it is paused.
 
-        PostgreSQL only. ``rows`` are those of which the candidates are chosen, or those of them in the ranges that each
-        run gives. They are not locked, so another worker may be quicker to lock some: there are more candidates than
-        room.
+        PostgreSQL only. ``firsts`` are the rows of which the candidates are chosen. They are not locked, so another
+        worker may be quicker to lock some: there are more candidates than room.
         """
-        next_up = rows.next_up(is_async=is_async).filter(queue_name=LATERAL_QUEUE)
-        firsts = firsts_of_ranges(next_up) if has_ranges else firsts_of_queue(next_up)
-        return self.due().filter(IsQueueCandidate(firsts, self._paused)).order_by(*SORTED_ORDER).lock()
+        next_up = firsts.next_up(is_async=is_async).filter(queue_name=LATERAL_QUEUE)
+        return self.due().filter(IsQueueCandidate(next_up, self._paused)).order_by(*SORTED_ORDER).lock()
 
     @property
     def _paused(self) -> models.QuerySet[Queue]:
