@@ -22,6 +22,9 @@ from horsies_django.db.connection import own_connection
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
 from horsies_django.models.claims import Completion, WorkerInfo
+from horsies_django.models.queue_scan import QueueScan
+from horsies_django.worker.config import WorkerConfig
+from horsies_django.worker.store import WorkerStore
 from tests.database import is_postgres
 from tests.jobs import tasks
 
@@ -364,6 +367,24 @@ def test_an_old_open_transaction_does_not_make_claims_scan_ended_higher_prioriti
 
     drain.assert_all_ran_once()
     assert_is_flat(typical(drain.costs[5:25]), typical(drain.costs[-22:-2]))
+
+
+def test_a_poll_beside_an_old_open_transaction_reads_the_entry_of_each_ended_task_once():
+    if not is_postgres():
+        return  # SQLite keeps no dead rows
+    count = 2_000
+    tasks.noop.send_many({} for _ in range(count))
+    WorkerStore(WorkerConfig.of("default"), RUNNERS[0]).register()
+    scan = QueueScan("default", RUNNERS[0].worker_id, [False])
+
+    with old_transaction():
+        Drain(exchange_of()).make_turns()
+        before = cost_so_far()
+        result = scan.run()
+        after = cost_so_far()
+
+    assert result.queues == ((),)
+    assert count <= after.entries - before.entries < 1.5 * count
 
 
 def test_a_new_task_with_a_higher_priority_is_soon_claimed():
