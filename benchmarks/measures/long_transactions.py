@@ -155,7 +155,7 @@ def _describe(samples: Samples, tasks: _Tasks, phases: Phases, stopped_at: float
     if around := tasks.milliseconds(stopped_at, stopped_at + _RESTART_SECONDS)[1]:
         figures["restart, p99 ms"] = percentile(around, 99)
     return {
-        "last tenth to baseline": figures["last tenth, tasks/s"] / figures["baseline, tasks/s"],
+        "last tenth to baseline": figures["last tenth, tasks/s"] / max(1.0, figures["baseline, tasks/s"]),
         **figures,
         "p50 ms": percentile(waits, 50),
         "p99 ms": percentile(waits, 99),

@@ -60,7 +60,8 @@ def retention(harness: Harness, options: Options) -> dict[str, float]:
     _write(options, harness.peer.name, samples, counts)
 
     def rate(since: float, until: float) -> float:
-        first, last = (max([each for each in counts if each[0] <= start + at] or counts[:1]) for at in (since, until))
+        first = max([each for each in counts if each[0] <= start + since] or counts[:1])
+        last = min([each for each in counts if each[0] >= start + until] or counts[-1:])
         return (last[1] - first[1]) / max(1.0, last[0] - first[0])
 
     def size(sample: Sample) -> float:
@@ -74,7 +75,7 @@ def retention(harness: Harness, options: Options) -> dict[str, float]:
         if (buffers := last.buffers_per_call(first, CLAIM)) is not None:
             figures[f"{phase}, buffers/claim"] = buffers
     return {
-        "last tenth to first": figures["last tenth, tasks/s"] / figures["first tenth, tasks/s"],
+        "last tenth to first": figures["last tenth, tasks/s"] / max(1.0, figures["first tenth, tasks/s"]),
         **figures,
         "kept, s": kept,
         "after a quarter, MiB": size(samples.at(start + seconds / 4)),
