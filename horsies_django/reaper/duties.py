@@ -27,7 +27,7 @@ from .rollup import prune_error_groups, prune_rollups, roll_up
 
 logger = logging.getLogger("horsies_django.reaper")
 
-#: Maximum batches of one duty in one pass; remaining rows wait for the next pass.
+#: Maximum batches of one duty in one pass; remaining rows wait for the next pass, which then follows at once.
 BATCHES_PER_PASS: Final = 40
 
 #: Yields how many rows each batch processed; stops once no batch makes progress.
@@ -36,11 +36,15 @@ Duty = Callable[[Options], Iterable[int]]
 
 @dataclass(frozen=True, slots=True)
 class DutyReport:
-    """How many rows one duty processed in one pass; ``error`` is set if an exception stopped it."""
+    """How many rows one duty processed in one pass, and whether more may be left.
+
+    ``error`` is set if an exception stopped it.
+    """
 
     duty: str
     count: int
     error: str = ""
+    has_more: bool = False
 
     def __str__(self) -> str:
         return f"{self.duty}: {self.count}" + (f" (stopped by {self.error})" if self.error else "")
@@ -207,10 +211,10 @@ def run_pass(
 
 
 def _run(name: str, duty: Duty, options: Options, is_mine: IsMine) -> DutyReport:
-    total = 0
+    total = batches = 0
     try:
         for count in islice(duty(options), BATCHES_PER_PASS):
-            total += count
+            total, batches = total + count, batches + 1
             if count and not is_mine(True):
                 break
     except Exception as error:
@@ -219,7 +223,7 @@ def _run(name: str, duty: Duty, options: Options, is_mine: IsMine) -> DutyReport
         return DutyReport(name, total, repr(error))
     if total:
         logger.info("reaper duty=%r count=%d", name, total)
-    return DutyReport(name, total)
+    return DutyReport(name, total, has_more=total > 0 and batches == BATCHES_PER_PASS)
 
 
 def _tasks(options: Options) -> TaskQuerySet:

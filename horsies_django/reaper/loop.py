@@ -33,9 +33,9 @@ RENEW_AFTER: Final = 0.1
 class Reaper:
     """Runs a pass at each interval. Of several reapers of one backend, the one that holds the lease runs it.
 
-    A pass is due ``interval`` seconds after the last one. If the holder dies, another reaper takes over after that
-    time, because a lease is not a lock. ``on_pass`` gets a line that describes each pass; by default it is
-    logged at DEBUG.
+    A pass is due ``interval`` seconds after the last one, or at once if that left rows. If the holder dies, another
+    reaper takes over after that time, because a lease is not a lock. ``on_pass`` gets a line that describes each pass;
+    by default it is logged at DEBUG.
     """
 
     def __init__(
@@ -107,8 +107,11 @@ class Reaper:
             return is_renewed
 
         self._warn_of_rare_heartbeats()
-        reports = run_pass(self._options, is_mine, detector.probe)
-        self._on_pass(f"reaper pass: {describe(reports)}")
+        has_more = True
+        while has_more:
+            reports = run_pass(self._options, is_mine, detector.probe)
+            self._on_pass(f"reaper pass: {describe(reports)}")
+            has_more = any(report.has_more for report in reports) and is_mine(False)
         return self._interval
 
     def _warn_of_rare_heartbeats(self) -> None:

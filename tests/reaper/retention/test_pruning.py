@@ -1,5 +1,6 @@
 """Rows past their retention are deleted: by the reaper in batches, by a command at once."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,8 @@ from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.models import Heartbeat, Lease, Task, TaskAttempt, Worker
+from horsies_django.reaper import duties
+from horsies_django.reaper.loop import Reaper
 from horsies_django.reaper.prune import past_retention, prune_heartbeats, prune_tasks
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -71,6 +74,26 @@ def test_one_pass_deletes_more_than_a_batch(capsys):
     ended(510)
     assert "deleted ended tasks: 510" in reap(capsys)
     assert not TaskAttempt.objects.exists()
+
+
+def test_a_pass_that_leaves_rows_is_followed_by_the_next_at_once(monkeypatch):
+    monkeypatch.setattr(duties, "BATCHES_PER_PASS", 1)
+    ended(1_100)
+    lines = []
+
+    def note(line):
+        lines.append(line)
+        if not Task.objects.exists():
+            reaper.stop()
+
+    reaper = Reaper(options(), "default", 3_600, note)
+    limit = threading.Timer(20, reaper.stop)
+    limit.start()
+    reaper.run()
+    limit.cancel()
+
+    assert lines == [f"reaper pass: deleted ended tasks: {count}" for count in (500, 500, 100)]
+    assert not Task.objects.exists()
 
 
 def test_a_batch_deletes_at_most_500_tasks():
