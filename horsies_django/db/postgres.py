@@ -269,6 +269,19 @@ def is_lock_timeout(error: Error) -> bool:
     return sqlstate(error) == LOCK_NOT_AVAILABLE
 
 
+def entries_and_scans(alias: str, index: str) -> tuple[int, int]:
+    """Return how many entries of an index, dead ones included, all scans have read, and how many scans there were.
+
+    The server reports them up to a second late.
+    """
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_stat_get_tuples_returned(%s::regclass), pg_stat_get_numscans(%s::regclass)", [index, index]
+        )
+        entries, scans = cursor.fetchone()
+    return entries, scans
+
+
 def literal(value: Any) -> str:
     """Return a value as SQL, for a statement that has parameters as well."""
     from psycopg import sql

@@ -28,6 +28,7 @@ from ..db.notifications import ANY_QUEUE, ping_after_commit, wake_after_commit
 from ..models import Heartbeat, Queue, Task, TaskOutput, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
+from ..models.claim.cursors import KeptCursors
 from ..models.claims import ClaimedTask, ClaimRef, Completion, WorkerInfo
 from ..models.queue_limiter import Allowance, QueueLimiter, refund_tokens, store_tokens
 from ..models.queue_scan import QueueScan, ScanResult
@@ -76,6 +77,7 @@ class WorkerStore:
         self._config = config
         self._runner = runner
         self._claims: dict[tuple[bool, bool], CompleteAndClaim] = {}
+        self._cursors = {is_async: KeptCursors(config.database) for is_async in (False, True)}
         self._scan: QueueScan | None = None
         self._gateway = EngineGateway(config.database)
         self.selector = QueueSelector(config)
@@ -107,6 +109,8 @@ class WorkerStore:
             self._scan = QueueScan(self._config.database, self._runner.worker_id, kinds)
         while (result := self._scan.run()) is None:
             self.register()  # the row was removed
+        for pool, queues in zip(pools, result.queues, strict=True):
+            self._cursors[pool.is_async].review(queues)
         self._refresh_policies(has_rules=result.has_rules)
         return result
 
@@ -374,7 +378,9 @@ class WorkerStore:
 
     def _claim_for(self, is_async: bool, *, starts: bool) -> CompleteAndClaim:
         if (is_async, starts) not in self._claims:
-            self._claims[is_async, starts] = compile_for(self.tasks, self._runner, is_async=is_async, starts=starts)
+            self._claims[is_async, starts] = compile_for(
+                self.tasks, self._runner, is_async=is_async, starts=starts, cursors=self._cursors[is_async]
+            )
         return self._claims[is_async, starts]
 
     @cached_property

@@ -480,10 +480,13 @@ class Worker:
 
     def work(self):
         with own_connection("default", self.runner.worker_id, is_busy=True):
-            exchange = exchange_of(self.runner)
+            exchange = self.make_exchange()
             self.start.wait(20)
             while not self.turn(exchange):
                 pass
+
+    def make_exchange(self):
+        return exchange_of(self.runner)
 
     def turn(self, exchange):
         was_quiet = self.is_quiet.is_set()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from django.db import connections, models, transaction
 
@@ -42,6 +44,7 @@ from ..transitions import (
     completion_columns,
     seconds_since_start,
 )
+from .cursors import KeptCursors
 
 if TYPE_CHECKING:
     from ..transitions import TaskQuerySet
@@ -61,13 +64,27 @@ _OVERFETCH: Final = 2
 _DURATION_FACTOR: Final = 10
 _MAX_DURATION: Final = 1.0
 
+#: Before all ids.
+_FIRST_ID: Final = UUID(int=0)
+
 _NO_CAPS: Final[Mapping[str, int]] = {}
 
 
-def compile_for(tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool, starts: bool = True) -> CompleteAndClaim:
-    """Return the :class:`CompleteAndClaim` of ``tasks`` for one runner, for this database."""
-    is_postgres = connections[tasks.db].vendor == "postgresql"
-    return (_OneStatement if is_postgres else _FourStatements)(tasks, runner, is_async=is_async, starts=starts)
+def compile_for(
+    tasks: TaskQuerySet,
+    runner: WorkerInfo,
+    *,
+    is_async: bool,
+    starts: bool = True,
+    cursors: KeptCursors | None = None,
+) -> CompleteAndClaim:
+    """Return the :class:`CompleteAndClaim` of ``tasks`` for one runner, for this database.
+
+    Several may share their ``cursors``. Only PostgreSQL has any.
+    """
+    if connections[tasks.db].vendor != "postgresql":
+        return _FourStatements(tasks, runner, is_async=is_async, starts=starts)
+    return _OneStatement(tasks, runner, is_async=is_async, starts=starts, cursors=cursors)
 
 
 class CompleteAndClaim(ABC):
@@ -120,17 +137,27 @@ class _OneStatement(CompleteAndClaim):
     Claims from one queue continue from the cursor, the position of the last claimed task, while that is faster. While
     an old transaction blocks vacuum, a claim from the first row walks over the index entries of all tasks that were
     claimed before. So such claims take at most a tenth of the time. A task that sorts before the cursor, because of its
-    priority or because its transaction committed late, then waits some ten milliseconds more.
+    priority or because its transaction committed late, then waits some ten milliseconds more. If there are many
+    entries, claims that would begin at the first row begin at kept cursors.
     """
 
     _cursor: ClaimedTask | None = None
     _cursor_until = float("-inf")
     _was_short = False
 
+    def __init__(
+        self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool, starts: bool, cursors: KeptCursors | None
+    ) -> None:
+        super().__init__(tasks, runner, is_async=is_async, starts=starts)
+        self._kept = cursors or KeptCursors(self._alias)
+
     def run(
         self, ends: Sequence[Completion], room: int, queues: Sequence[str], caps: Mapping[str, int] = _NO_CAPS
     ) -> list[ClaimedTask]:
-        """Run it: of several queues together, or of each in turn if the candidates were locked the last time."""
+        """Run it: of several queues together, or of each in turn.
+
+        The latter if the candidates were locked the last time, or there were fewer and a queue has cursors.
+        """
         values = self._values_of(ends)
         if room and len(queues) > 1 and not self._was_short:
             candidates = room * _OVERFETCH
@@ -143,13 +170,15 @@ class _OneStatement(CompleteAndClaim):
             tasks = self._execute(self._of_several, values)
             self._was_short = len(tasks) < min(room, sum(caps.get(queue, room) for queue in queues))
             return tasks
-        self._was_short, tasks = False, []
+        tasks = []
         for queue in queues or ("",):
             left = room - len(tasks)
             tasks += self._claim_of_one(values, queue, min(left, caps.get(queue, left)))
             if len(tasks) == room:
                 break
             values |= _NO_ENDS
+        # All together they would be claimed from their first rows on.
+        self._was_short = len(tasks) < room and self._kept.are_of_any(queues)
         return tasks
 
     def _claim_of_one(self, values: dict[str, Any], queue: str, room: int) -> list[ClaimedTask]:
@@ -157,23 +186,41 @@ class _OneStatement(CompleteAndClaim):
         tasks: list[ClaimedTask] = []
         began, last = time.monotonic(), self._cursor
         if room and last is not None and last.queue_name == queue and began < self._cursor_until:
-            cursor = {
-                CURSOR_PRIORITY.name: last.priority,
-                CURSOR_TIME.name: last.enqueued_at,
-                CURSOR_ID.name: last.task_id,
-            }
-            tasks = self._execute(self._after_cursor, values | cursor)
+            tasks = self._claim_after(values, last.priority, last.enqueued_at, last.task_id)
+            self._kept.add_claim(queue, room, tasks, time.monotonic() - began, is_from_first_row=False)
             if len(tasks) == room:
                 self._cursor = tasks[-1]
                 return tasks
             values |= {**_NO_ENDS, LIMIT.name: room - len(tasks)}
             began = time.monotonic()
-        tasks += self._execute(self._of_one, values)
+        tasks += self._claim_from_start(values, queue, room - len(tasks))
         if room:
             now = time.monotonic()
             self._cursor_until = now + min((now - began) * _DURATION_FACTOR, _MAX_DURATION)
             self._cursor = tasks[-1] if len(tasks) == room else None
         return tasks
+
+    def _claim_from_start(self, values: dict[str, Any], queue: str, room: int) -> list[ClaimedTask]:
+        """Claim from the first row on, or from the kept cursors on."""
+        began = time.monotonic()
+        cursors = self._kept.of(queue) if room else []
+        tasks: list[ClaimedTask] = []
+        for priority, since in cursors:
+            tasks += self._claim_after(values, priority, since, _FIRST_ID)
+            if len(tasks) == room:
+                break
+            values |= {**_NO_ENDS, LIMIT.name: room - len(tasks)}
+        if not cursors:
+            tasks = self._execute(self._of_one, values)
+        if room:
+            self._kept.add_claim(queue, room, tasks, time.monotonic() - began, is_from_first_row=not cursors)
+        return tasks
+
+    def _claim_after(
+        self, values: Mapping[str, Any], priority: int, enqueued_at: str | datetime, task_id: UUID
+    ) -> list[ClaimedTask]:
+        cursor = {CURSOR_PRIORITY.name: priority, CURSOR_TIME.name: enqueued_at, CURSOR_ID.name: task_id}
+        return self._execute(self._after_cursor, {**values, **cursor})
 
     def _execute(self, statement: Statement, values: Mapping[str, Any]) -> list[ClaimedTask]:
         asked_at = time.monotonic()
