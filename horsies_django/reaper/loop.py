@@ -109,9 +109,12 @@ class Reaper:
         self._warn_of_rare_heartbeats()
         has_more = True
         while has_more:
+            began = time.monotonic()
             reports = run_pass(self._options, is_mine, detector.probe)
             self._on_pass(f"reaper pass: {describe(reports)}")
             has_more = any(report.has_more for report in reports) and is_mine(False)
+            if has_more and connections[self._options.database].vendor == "sqlite":  # others want to write too
+                self._stopped.wait(time.monotonic() - began)
         return self._interval
 
     def _warn_of_rare_heartbeats(self) -> None:

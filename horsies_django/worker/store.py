@@ -40,7 +40,7 @@ from ..workflows import gateway
 from ..workflows.gateway import EngineGateway, NewTasks
 from . import signal_dispatcher
 from .code_version import code_version
-from .config import WorkerConfig
+from .config import Until, WorkerConfig
 from .execution import Execution, ExecutionResult
 from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
@@ -109,8 +109,9 @@ class WorkerStore:
             self._scan = QueueScan(self._config.database, self._runner.worker_id, kinds)
         while (result := self._scan.run()) is None:
             self.register()  # the row was removed
-        for pool, queues in zip(pools, result.queues, strict=True):
-            self._cursors[pool.is_async].review(queues)
+        if self._config.until is Until.STOPPED:  # a drain ends when claims find no tasks: it keeps no cursors
+            for pool, queues in zip(pools, result.queues, strict=True):
+                self._cursors[pool.is_async].review(queues)
         self._refresh_policies(has_rules=result.has_rules)
         return result
 

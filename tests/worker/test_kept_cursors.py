@@ -13,6 +13,7 @@ from horsies_django.models.claim import cursors
 from horsies_django.models.claim.complete_and_claim import compile_for
 from horsies_django.models.claim.cursors import KeptCursors
 from horsies_django.models.queue_scan import DueQueue
+from horsies_django.worker.config import Until
 from tests.conftest import wait_until
 from tests.jobs import limited, tasks
 from tests.worker.queues.test_limits import claim_ten
@@ -26,6 +27,7 @@ from tests.worker.test_claim_cost import (
     busy_connection,  # noqa: F401  # a fixture, which pytest finds by name
     cost_so_far,
     disturb,
+    ends_of,
     old_transaction,
     run_sql,
     typical,
@@ -167,6 +169,37 @@ def test_a_task_behind_its_cursor_is_claimed_once_a_poll_has_seen_it():
 
 
 @pytest.mark.usefixtures("always_kept")
+def test_higher_tasks_that_fill_the_next_claims_do_not_hide_a_task_behind_its_cursor():
+    drain = kept_drain()
+    drain.free_slots = 1
+    late = send_late()
+    drain.review(("default", 0, AGES_AGO))
+
+    for _ in range(3):
+        urgent = tasks.noop.with_options(priority=10).send()
+        assert ids_of(drain.make_turns(1)) == [urgent.id]
+        drain.review(("default", 10, timezone.now()))
+
+    tasks.noop.send()
+    assert ids_of(drain.make_turns(1)) == [late]
+
+
+@pytest.mark.usefixtures("always_kept")
+def test_a_drain_keeps_no_cursors():
+    tasks.noop.send()
+    store, pool, _ = claim_ten(until=Until.DRAINED)
+    for _ in range(4):
+        tasks.noop.send()
+        cost_so_far()
+        store.scan([pool])
+        assert len(store.complete_and_claim(pool, [], 10)) == 1
+
+    late = send_late()
+
+    assert ids_of(store.complete_and_claim(pool, [], 10)) == [late]
+
+
+@pytest.mark.usefixtures("always_kept")
 @pytest.mark.parametrize("priority", [1, -1])
 def test_a_task_of_another_priority_is_claimed_once_a_poll_has_seen_it(priority):
     drain = kept_drain()
@@ -200,6 +233,8 @@ def test_claims_of_several_queues_begin_at_the_cursors_of_each_while_the_worker_
     found = []
     for _ in range(8):
         sent = [tasks.noop.with_options(queue_name=name).send().id for name in ("default", "emails")]
+        drain.exchange.run(ends_of(drain.held), 0, ())  # where a queue has limits, results are stored first
+        drain.held = []
         found.append(ids_of(drain.make_turns(1)))
         drain.review()
 

@@ -177,8 +177,8 @@ class _OneStatement(CompleteAndClaim):
             if len(tasks) == room:
                 break
             values |= _NO_ENDS
-        # All together they would be claimed from their first rows on.
-        self._was_short = len(tasks) < room and self._kept.are_of_any(queues)
+        if room:  # together, they would be claimed from their first rows on
+            self._was_short = len(tasks) < room and self._kept.are_of_any(queues)
         return tasks
 
     def _claim_of_one(self, values: dict[str, Any], queue: str, room: int) -> list[ClaimedTask]:

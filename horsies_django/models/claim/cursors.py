@@ -34,7 +34,8 @@ _PAUSE: Final = 2.0
 LATE: Final = timedelta(seconds=2)
 
 #: A claim from the first row, which finds tasks that came later, is made after this many times its duration, but not
-#: sooner nor later than in so many seconds; and as soon as a poll has seen such a task.
+#: sooner nor later than in so many seconds; and as soon as a poll has seen such a task. If it finds enough tasks, the
+#: next one begins there too.
 _DURATION_FACTOR: Final = 50
 _WAITS: Final = (2.0, 10.0)
 
@@ -102,14 +103,12 @@ class KeptCursors:
                 self._slow.add(queue)
             return
         kept.claimed_at = time.monotonic()
-        if is_from_first_row:
-            # One that found enough tasks at the first rows has not read what comes after them.
-            if len(tasks) < room:
-                is_quick = seconds < max(_SLOW, 2 * kept.fastest if kept.fastest < math.inf else 0.0)
-                kept.quick = kept.quick + 1 if is_quick else 0
+        if is_from_first_row and len(tasks) < room:  # else there may be more, which the next one finds
+            is_quick = seconds < max(_SLOW, 2 * kept.fastest if kept.fastest < math.inf else 0.0)
+            kept.quick = kept.quick + 1 if is_quick else 0
             kept.first_row_at = kept.claimed_at + sorted([*_WAITS, _DURATION_FACTOR * seconds])[1]
             kept.fastest = math.inf
-        else:
+        elif not is_from_first_row:
             kept.fastest = min(kept.fastest, seconds)
         for task in tasks:
             at = parse_utc(task.enqueued_at)
