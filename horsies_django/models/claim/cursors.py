@@ -31,7 +31,7 @@ _PAUSE: Final = 2.0
 
 #: Claims go back so far before the position of the last claimed task: a task that is committed, or becomes due, so long
 #: after its time is not missed.
-LATE: Final = timedelta(seconds=2)
+_LATE: Final = timedelta(seconds=2)
 
 #: A claim from the first row, which finds tasks that came later, is made after this many times its duration, but not
 #: sooner nor later than in so many seconds; and as soon as a poll has seen such a task. If it finds enough tasks, the
@@ -65,7 +65,7 @@ class _Queue:
 
     def misses(self, priority: int, enqueued_at: datetime) -> bool:
         """Whether claims with these cursors do not find a task."""
-        return priority not in self.times or enqueued_at < self.times[priority] - LATE
+        return priority not in self.times or enqueued_at < self.times[priority] - _LATE
 
 
 class KeptCursors:
@@ -87,7 +87,7 @@ class KeptCursors:
         kept = self._queues.get(queue)
         if kept is None or time.monotonic() >= kept.first_row_at:
             return []
-        return [(priority, at - LATE) for priority, at in sorted(kept.times.items(), reverse=True)]
+        return [(priority, at - _LATE) for priority, at in sorted(kept.times.items(), reverse=True)]
 
     def are_of_any(self, queues: Collection[str]) -> bool:
         """Whether claims from these queues, one by one, would use cursors."""
