@@ -1,5 +1,6 @@
 """Rows past their retention are deleted: by the reaper in batches, by a command at once."""
 
+import re
 import threading
 from datetime import timedelta
 
@@ -92,7 +93,8 @@ def test_a_pass_that_leaves_rows_is_followed_by_the_next_at_once(monkeypatch):
     reaper.run()
     limit.cancel()
 
-    assert lines == [f"reaper pass: deleted ended tasks: {count}" for count in (500, 500, 100)]
+    deleted = [re.search(r"deleted ended tasks: (\d+)", line) for line in lines]  # a pass may roll up attempts as well
+    assert [match and match[1] for match in deleted] == ["500", "500", "100"]
     assert not Task.objects.exists()
 
 
