@@ -1,13 +1,9 @@
 """While an old transaction keeps index entries of ended tasks, claims begin at kept cursors and read few of them."""
 
-import threading
-from collections import Counter
-
 import pytest
 from django.db import connection, connections
 from django.utils import timezone
 
-from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task
 from horsies_django.models.claim import cursors
 from horsies_django.models.claim.complete_and_claim import compile_for
@@ -16,19 +12,18 @@ from horsies_django.models.queue_scan import DueQueue
 from horsies_django.worker.config import Until
 from tests.conftest import wait_until
 from tests.jobs import limited, tasks
+from tests.worker import test_claim_cost
 from tests.worker.queues.test_limits import claim_ten
 from tests.worker.test_claim_cost import (
     AGES_AGO,
     BATCH,
     RUNNERS,
     Drain,
-    Thread,
     Worker,
-    busy_connection,  # noqa: F401  # a fixture, which pytest finds by name
     cost_so_far,
-    disturb,
     ends_of,
     old_transaction,
+    run_beside_senders,
     run_sql,
     typical,
 )
@@ -38,6 +33,8 @@ pytestmark = [
     pytest.mark.once,
     pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite keeps no dead rows"),
 ]
+
+busy_connection = test_claim_cost.busy_connection  # a fixture for each test here too
 
 #: Tasks that have ended since the old transaction began.
 ENDED = 5_000
@@ -100,6 +97,18 @@ def trickle(drain, turns=12):
     return drain.costs[before:]
 
 
+def keeping_store(**options):
+    """Return the store and the pool of a worker that has polled and claimed single tasks."""
+    tasks.noop.send()
+    store, pool, _ = claim_ten(**options)
+    for _ in range(4):
+        tasks.noop.send()
+        cost_so_far()
+        store.scan([pool])
+        assert len(store.complete_and_claim(pool, [], 10)) == 1
+    return store, pool
+
+
 def send_late():
     """Send a task that sorts long before the cursor."""
     late = tasks.noop.send().id
@@ -153,13 +162,7 @@ def test_cursors_are_forgotten_once_claims_from_the_first_row_are_quick(monkeypa
 
 @pytest.mark.usefixtures("always_kept")
 def test_a_task_behind_its_cursor_is_claimed_once_a_poll_has_seen_it():
-    tasks.noop.send()
-    store, pool, _ = claim_ten()
-    for _ in range(4):
-        tasks.noop.send()
-        cost_so_far()
-        store.scan([pool])
-        assert len(store.complete_and_claim(pool, [], 10)) == 1
+    store, pool = keeping_store()
     late = send_late()
     assert store.complete_and_claim(pool, [], 10) == []
 
@@ -186,14 +189,7 @@ def test_higher_tasks_that_fill_the_next_claims_do_not_hide_a_task_behind_its_cu
 
 @pytest.mark.usefixtures("always_kept")
 def test_a_drain_keeps_no_cursors():
-    tasks.noop.send()
-    store, pool, _ = claim_ten(until=Until.DRAINED)
-    for _ in range(4):
-        tasks.noop.send()
-        cost_so_far()
-        store.scan([pool])
-        assert len(store.complete_and_claim(pool, [], 10)) == 1
-
+    store, pool = keeping_store(until=Until.DRAINED)
     late = send_late()
 
     assert ids_of(store.complete_and_claim(pool, [], 10)) == [late]
@@ -303,23 +299,8 @@ def test_concurrent_runners_claim_each_task_once_and_leave_none():
     """Three workers drain despite equal times, changing priorities, late commits and released tasks."""
     tasks.noop.send_many({} for _ in range(3_000))
     Task.objects.update(enqueued_at=AGES_AGO)
-    start, is_quiet = threading.Barrier(len(RUNNERS)), threading.Event()
-    workers = [PollingWorker(runner, start, is_quiet, ["default"]) for runner in RUNNERS]
-    working = [Thread(target=worker.work) for worker in workers]
-    sending = [Thread(target=disturb, args=[seed]) for seed in range(2)]
 
-    for thread in [*working, *sending]:
-        thread.start()
-    for thread in sending:
-        thread.join(120)
-    is_quiet.set()
-    for thread in working:
-        thread.join(120)
-
-    assert [thread.error for thread in [*working, *sending] if thread.error] == []
-    assert not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
-    begun = [claimed.task_id for worker in workers for claimed in worker.begun]
-    assert Counter(begun) == Counter(Task.objects.values_list("pk", flat=True))
+    run_beside_senders(PollingWorker, ["default"])
 
 
 @pytest.mark.slow
