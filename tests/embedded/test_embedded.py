@@ -170,6 +170,10 @@ class TestRunserver:
         site.wait_for("task completed")
         assert site.output.count("worker ready") == 1
 
+    def test_ctrl_c_leaves_neither_lease_nor_worker(self, start):
+        site = serve_runserver(start)  # the reloader kills a server that needs more than a quarter of a second to end
+        worker_pid()
+
         press_ctrl_c(site)
         site.process.wait(20)
         assert not Lease.objects.filter(name__startswith="embedded").exists()
