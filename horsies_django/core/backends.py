@@ -12,7 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
 from .compat import BaseTaskBackend, FrameworkTask, InvalidTask, task_backends
-from .options import Options, Parsed, Problem, parse
+from .options import Options, Problem
+from .read_settings import Parsed, parse
 
 
 class ConfiguredBackend(BaseTaskBackend):

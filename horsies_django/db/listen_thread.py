@@ -11,8 +11,8 @@ from django.db import connections
 
 from ..core.platform import wait
 from ..core.sync import MAX_WAIT, StopEvent
-from . import postgres
 from .connection import own_connection
+from .connection_listener import ConnectionListener
 
 logger = logging.getLogger("horsies_django")
 
@@ -28,9 +28,7 @@ class ListenThread:
     unreachable server delays no other thread.
     """
 
-    def __init__(
-        self, alias: str, channel: str, name: str, receive: Callable[[postgres.ConnectionListener], bool]
-    ) -> None:
+    def __init__(self, alias: str, channel: str, name: str, receive: Callable[[ConnectionListener], bool]) -> None:
         self._alias, self._channel, self._name, self._receive = alias, channel, name, receive
         self._stop = StopEvent()
 
@@ -44,7 +42,7 @@ class ListenThread:
 
     def _run(self) -> None:
         with own_connection(self._alias, self._name, is_busy=True, waits=True):
-            listener = postgres.ConnectionListener(self._alias, self._channel, connects=True)
+            listener = ConnectionListener(self._alias, self._channel, connects=True)
             while not self._stop.is_set:
                 try:
                     is_listening = self._receive(listener)

@@ -16,7 +16,8 @@ from django.db import connections, router
 from ..core.backends import all_backends
 from ..core.compat import task_backends
 from ..core.middleware import load_factory
-from ..core.options import Parsed, QueueOptions, backend_problems
+from ..core.options import QueueOptions
+from ..core.read_settings import Parsed, backend_problems
 from ..db.check_database import database_problem
 from ..db.connection import identity_of, pool_size
 from ..db.row_key import model_of, problem_of_model, root_model

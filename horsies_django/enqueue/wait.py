@@ -34,6 +34,7 @@ from ..core.backends import listen_database_of
 from ..core.status import TASK_TERMINAL_STATES
 from ..db import completions, notifications, postgres
 from ..db.connection import is_visible_only_here, own_connection
+from ..db.connection_listener import ConnectionListener
 
 logger = logging.getLogger("horsies_django")
 
@@ -253,13 +254,13 @@ class _Poller:
         return 0.0
 
     @contextmanager
-    def _listening(self) -> Iterator[postgres.ConnectionListener | None]:
+    def _listening(self) -> Iterator[ConnectionListener | None]:
         """Yield the listener on this thread's connection; None if there is none, or if another thread listens."""
         alias = listen_database_of(self._database)
         if not postgres.can_listen(self._database):
             yield None
         elif alias == self._database:
-            yield postgres.ConnectionListener(alias, postgres.COMPLETIONS)
+            yield ConnectionListener(alias, postgres.COMPLETIONS)
         else:
             from ..db.listen_thread import ListenThread  # here: only projects behind a pooler need it
 
@@ -270,7 +271,7 @@ class _Poller:
             finally:
                 thread.stop()
 
-    def _receive(self, listener: postgres.ConnectionListener) -> bool:
+    def _receive(self, listener: ConnectionListener) -> bool:
         """Receive notifications of ends, and return whether others may arrive. Without them, polls find the ends."""
         try:
             if listener.listen():
@@ -297,7 +298,7 @@ class _Poller:
         except Error as error:
             logger.info("completions not subscribed to, polling instead error=%s", error)
 
-    def _sleep(self, seconds: float, listener: postgres.ConnectionListener | None) -> None:
+    def _sleep(self, seconds: float, listener: ConnectionListener | None) -> None:
         """Sleep until there is a new waiter or a notification, ``seconds`` at most."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)

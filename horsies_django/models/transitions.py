@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import Error, IntegrityError, OperationalError, connections, models, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, TextField, Value, When
-from django.db.models.functions import Cast, Greatest
+from django.db.models.functions import Greatest
 
 from ..core import lifecycle
 from ..core.current_task import atomic_task_id
@@ -28,11 +28,19 @@ from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, StepStatus, TaskStatus
 from ..core.unique import UniqueUntil
 from ..db.errors import is_permanent_error, is_row_error, primary_message
-from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts
+from ..db.expressions import NowPlus, ValueByPk, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from ..db.now import Now
 from ..db.on_commit import on_commit_robust
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
+from .claim.columns import (
+    CLAIMED_COLUMNS,
+    START_COLUMNS,
+    body_start,
+    claim_columns,
+    completion_columns,
+    seconds_since_start,
+)
 from .claim.query import not_past_deadline
 from .claims import (
     EVENT_WAIT,
@@ -67,38 +75,6 @@ TRIES: Final = 3
 _CLAIM_CLEARED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_id": None, "started_at": None}
 
 
-def _text(column: str) -> Cast:
-    """Return a column as text, so that a damaged value does not fail the claim of other rows."""
-    return Cast(column, TextField())
-
-
-CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
-    "pk",
-    "task_name",
-    "queue_name",
-    "backend",
-    "priority",
-    _text("args"),
-    _text("kwargs"),
-    "typed_payload",
-    F("claim") + 1,
-    F("attempt") + 1,
-    "retry_count",
-    "max_retries",
-    _text("retry_policy"),
-    "is_async",
-    _text("metadata"),
-    _text("enqueued_at"),
-    "timeout",
-    "retention",
-    "workflow_id",
-    "has_inputs",
-    "limit_key",
-    "about_model",
-    "about_id",
-    SecondsUntil("good_until"),
-)
-
 #: Columns for a return from RUNNING to PENDING. A unique key that holds until the start is released, because another
 #: task may hold it by now.
 _KEY_RELEASED: Final[dict[str, Any]] = {
@@ -113,45 +89,6 @@ _CANCELLED: Final = TaskError[None](error_code=OutcomeCode.TASK_CANCELLED, messa
 _ROW_GONE: Final = TaskError[None](
     error_code=OutcomeCode.ABOUT_ROW_GONE, message="The row that the task is about was deleted."
 )
-
-#: The columns that the start of a task changes.
-START_COLUMNS: Final[dict[str, Any]] = {"started_at": Now(), "attempt": F("attempt") + 1}
-
-
-def claim_columns(worker_id: str) -> dict[str, Any]:
-    """Return the columns that a claim changes."""
-    return {
-        "claimed_at": Now(),
-        "claimed_by_worker_id": worker_id,
-        "claim": F("claim") + 1,
-        "next_retry_at": None,
-    }
-
-
-def body_start(seconds: Mapping[UUID, str] | Param) -> Greatest:
-    """Return when a function began, from :func:`seconds_since_start`: never before its claim."""
-    began = NowPlus(ValueByPk(seconds, models.FloatField()))
-    return Greatest(began, F("claimed_at"), output_field=models.DateTimeField())
-
-
-def seconds_since_start(ends: Iterable[Completion]) -> list[str]:
-    """Return how long ago each function began by the monotonic clock, as negative seconds."""
-    now = time.monotonic()
-    return [f"{min(end.began - now, 0.0):.6f}" for end in ends]
-
-
-def completion_columns(
-    results: Mapping[UUID, str] | Param, seconds: Mapping[UUID, str] | Param, database: str
-) -> dict[str, Any]:
-    """Return the columns that a success changes."""
-    return {
-        "started_at": body_start(seconds),
-        "result": ValueByPk(results, models.JSONField()),
-        "error_code": None,
-        "fingerprint": None,
-        "completed_at": Now(),
-        "kept_until": kept_until(TaskStatus.COMPLETED, database),
-    }
 
 
 class TaskQuerySet(OperatorActions["Task"]):

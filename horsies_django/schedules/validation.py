@@ -30,7 +30,7 @@ from ..enqueue.task import HorsiesTask
 from ..models.schedule import MAX_CATCH_UP, MAX_JITTER, CatchUp, Overlap
 from ..workflows.definition import WorkflowDefinition
 from .declaration import CALL_OPTIONS, DeclaredSchedule, ScheduleOptions, declarations
-from .dispatch import WORKFLOW_OPTIONS, ScheduledCall, call_of, workflow_of
+from .scheduled_call import WORKFLOW_OPTIONS, ScheduledCall, call_of, workflow_of
 
 if TYPE_CHECKING:
     from ..models import Schedule

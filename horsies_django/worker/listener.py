@@ -15,6 +15,7 @@ from ..core.backends import listen_database_of
 from ..core.sync import Mailbox
 from ..db import completions, notifications, postgres
 from ..db.connection import own_connection
+from ..db.connection_listener import ConnectionListener
 from ..db.listen_thread import ListenThread
 from ..db.notifications import (
     MAX_NAME_LENGTH,
@@ -71,7 +72,7 @@ class Listener:
         self._worker_id = worker_id
         self._inbox = inbox
         self._report = report
-        self._connection: postgres.ConnectionListener | None = None
+        self._connection: ConnectionListener | None = None
         self._thread: ListenThread | None = None
         self._completion_notifier = CompletionNotifier(config.database, worker_id)
         self._alive_for = alive_for(config)
@@ -91,7 +92,7 @@ class Listener:
             return
         completions.register_sink(database, self._completion_notifier)
         if (alias := listen_database_of(database)) == database:
-            self._connection = postgres.ConnectionListener(database, postgres.CHANNEL)
+            self._connection = ConnectionListener(database, postgres.CHANNEL)
             self._inbox.attach(self)
             return
         self._ping_due_at = time.monotonic() + self._alive_for
@@ -128,7 +129,7 @@ class Listener:
         if self._connection is not None:
             self._receive(self._connection, is_readable=is_readable)
 
-    def _receive(self, connection: postgres.ConnectionListener, *, is_readable: bool = True) -> bool:
+    def _receive(self, connection: ConnectionListener, *, is_readable: bool = True) -> bool:
         """Put notifications that have arrived into the inbox; return whether others may arrive."""
         try:
             if connection.listen():  # notifications from before are lost

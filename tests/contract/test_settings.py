@@ -11,7 +11,8 @@ from django.core.management import CommandError, call_command
 
 from horsies_django import RetryPolicy, task, testing
 from horsies_django.core.compat import InvalidTask
-from horsies_django.core.options import Options, parse
+from horsies_django.core.options import Options
+from horsies_django.core.read_settings import parse
 from tests.conftest import ROOT
 from tests.jobs import tasks
 

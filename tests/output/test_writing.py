@@ -10,8 +10,8 @@ from horsies_django.core.output import OutputBuffer
 from horsies_django.core.status import OutputKind
 from horsies_django.exceptions import TaskRevoked
 from horsies_django.models import Task, TaskOutput
+from horsies_django.models.claim.columns import CLAIMED_COLUMNS
 from horsies_django.models.claims import ClaimedTask
-from horsies_django.models.transitions import CLAIMED_COLUMNS
 from horsies_django.testing import drain, immediate, task_context
 from tests.output import jobs
 

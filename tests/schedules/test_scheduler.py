@@ -20,7 +20,7 @@ from horsies_django.db.clock import database_now
 from horsies_django.db.notifications import SCHEDULES_CHANGED
 from horsies_django.models import Schedule, Task, Workflow
 from horsies_django.models.transitions import DEADLOCK
-from horsies_django.schedules import dispatch
+from horsies_django.schedules import dispatch, scheduled_call
 from horsies_django.schedules import scheduler as scheduler_module
 from horsies_django.schedules.scheduler import Scheduler
 from horsies_django.testing import travel, travel_to
@@ -275,7 +275,7 @@ def test_run_now_and_the_scheduler_lock_rows_in_the_same_order(scheduler):
         thread.start()
         wait_until(another_connection_waits_for_our_lock)
         assert Task.objects.count() == 0
-        assert dispatch.send(row, dispatch.prepare(row, database_now("default")))
+        assert scheduled_call.send(row, scheduled_call.prepare(row, database_now("default")))
     thread.join(30)
 
     assert Task.objects.count() == 1

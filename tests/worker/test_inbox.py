@@ -9,6 +9,7 @@ from django.db import Error, connection, connections
 
 from horsies_django.db import postgres
 from horsies_django.db.connection import own_connection
+from horsies_django.db.connection_listener import ConnectionListener
 from horsies_django.db.notifications import SCHEDULES_CHANGED, TaskReady
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import ExecutionResult
@@ -174,7 +175,7 @@ def database_listener(transactional_db):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no LISTEN")
     with own_connection("default", "test", is_busy=True):
-        listener = postgres.ConnectionListener("default", "test_channel")
+        listener = ConnectionListener("default", "test_channel")
         connections["default"].ensure_connection()
         assert listener.listen()
         yield listener
@@ -250,10 +251,10 @@ def test_a_pooled_connection_does_not_listen():
         return
     with own_connection("default", "pooled"):  # as with DISABLE_SERVER_SIDE_CURSORS
         connections["default"].ensure_connection()
-        assert not postgres.ConnectionListener("default", postgres.CHANNEL).listen()
+        assert not ConnectionListener("default", postgres.CHANNEL).listen()
     with own_connection("default", "direct", is_busy=True):
         connections["default"].ensure_connection()
-        assert postgres.ConnectionListener("default", postgres.CHANNEL).listen()
+        assert ConnectionListener("default", postgres.CHANNEL).listen()
 
 
 @pytest.mark.django_db(transaction=True)

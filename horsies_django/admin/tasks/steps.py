@@ -17,7 +17,7 @@ from ...core.numbers import format_duration
 from ...core.status import StepKind, StepStatus
 from ...db.expressions import StoredSize
 from ...models import Task, TaskStep
-from ...ops.diagnosis.waiting import and_more
+from ...ops.diagnosis.reason import and_more
 from ...ops.payload_view.contents import contents_of, decode
 from ...ops.payload_view.excerpt import MAX_BYTES, one_line
 from ..formatting import MAX_TEXT, as_json, cut, format_time

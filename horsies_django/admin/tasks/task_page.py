@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy as _
 from ...core.results import OperationalCode
 from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...ops.diagnosis import Reason, RelatedRow, reasons_of
+from ...ops.diagnosis.reason import HELD_FOR, and_more
 from ...ops.diagnosis.retries import why_not_retried
-from ...ops.diagnosis.waiting import HELD_FOR, and_more
 from ...ops.payload_view.contents import contents_of, error_data
 from ..ages import counted, relative_time
 from ..errors.rows import same_error_link

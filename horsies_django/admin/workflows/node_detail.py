@@ -14,7 +14,8 @@ from django.utils.translation import gettext as _
 from ...core.numbers import fill_numbers
 from ...core.workflow_status import Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import TaskAttempt, Workflow, WorkflowTask
-from ...ops.diagnosis.waiting import and_more, reasons_of, reasons_of_node
+from ...ops.diagnosis.reason import and_more
+from ...ops.diagnosis.waiting import reasons_of, reasons_of_node
 from ...ops.payload_view.contents import PARTS, decode_text_columns, error_data, with_text_columns
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..formatting import as_json, cut, format_time, text_block

@@ -15,8 +15,9 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
-from horsies_django.core.options import WorkerOptions, worker_option
+from horsies_django.core.options import WorkerOptions
 from horsies_django.core.platform import IS_POSIX
+from horsies_django.core.read_settings import worker_option
 from horsies_django.management.base import QueueCommand, usage_errors
 from horsies_django.management.environment import METRICS_PORT, boolean, flag_or_variable, parse_address, parse_names
 from horsies_django.management.reload import run_with_reload

@@ -37,13 +37,7 @@ from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, js
 from ...db.statements import Statement
 from ..attempt import TaskAttempt, attempt_columns
 from ..claims import ClaimedTask, Completion, WorkerInfo, claimed_tasks, raise_unless_all_claimed
-from ..transitions import (
-    CLAIMED_COLUMNS,
-    START_COLUMNS,
-    claim_columns,
-    completion_columns,
-    seconds_since_start,
-)
+from .columns import CLAIMED_COLUMNS, START_COLUMNS, claim_columns, completion_columns, seconds_since_start
 from .cursors import KeptCursors
 
 if TYPE_CHECKING:

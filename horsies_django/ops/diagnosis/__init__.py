@@ -4,7 +4,8 @@ Only conditions that actually hold the task back are reported. Every statement r
 index.
 """
 
+from .reason import Reason, ReasonCode, RelatedRow
 from .retries import why_not_retried
-from .waiting import Reason, ReasonCode, RelatedRow, reasons_of, reasons_of_node
+from .waiting import reasons_of, reasons_of_node
 
 __all__ = ["Reason", "ReasonCode", "RelatedRow", "reasons_of", "reasons_of_node", "why_not_retried"]
