@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import email
+import email.message
 import fnmatch
+import re
 import shutil
 import sys
 import tarfile
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from tests.conftest import ROOT
 from tests.docs.project import make_project, python_block
@@ -94,6 +96,24 @@ def test_the_metadata_is_valid_and_the_readme_renders(distributions, tools):
     run([tools, "-m", "twine", "check", "--strict", *distributions], distributions[0].parent)
 
 
+def metadata_of(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_the_long_description_has_no_dead_link_and_no_missing_picture(distributions):
+    """The project has no public address, so a link to one of its files leads nowhere on a package index."""
+    text = metadata_of(distributions[1]).get_payload()
+    page = MarkdownIt("commonmark").enable("table").render(text)
+
+    assert re.findall(r"<img", page) == []
+    assert [link for link in re.findall(r'href="([^"]*)"', page) if not link.startswith("https://")] == []
+    assert re.findall(r"\]\(", text) == []
+    for heading in re.findall(r"^## (.+)$", (ROOT / "README.md").read_text(), re.M):
+        assert f"<h2>{heading}</h2>" in page or heading == "Documentation"
+
+
 def test_the_wheel_has_each_file_of_the_package_and_nothing_else(distributions):
     with zipfile.ZipFile(distributions[1]) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -102,10 +122,7 @@ def test_the_wheel_has_each_file_of_the_package_and_nothing_else(distributions):
 
 
 def test_the_metadata_of_the_wheel_requires_only_the_runtime_packages(distributions):
-    with zipfile.ZipFile(distributions[1]) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
-        metadata = email.message_from_bytes(archive.read(name))
-
+    metadata = metadata_of(distributions[1])
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert len(required) == 5
     assert metadata["Requires-Python"] == f">={lowest_python()}"
