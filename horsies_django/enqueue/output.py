@@ -38,7 +38,7 @@ class OutputChunk:
 
 _COLUMNS: Final = ("sequence", "attempt", "kind", "data", "at")
 
-#: Maximum chunks of one :class:`News`. The sequences of a task have no gaps.
+#: Maximum chunks of one :class:`News`. The sequences of a task have gaps only where the database has refused chunks.
 PAGE: Final = 100
 
 
@@ -89,7 +89,10 @@ def checked(after: int) -> int:
 
 
 def read_news(database: str, places: Sequence[Place]) -> Mapping[Place, News]:
-    """Return the news since these places. Takes one statement, and a second one if there are new chunks."""
+    """Return the news since these places.
+
+    Takes one statement, a second one if there are new chunks, and another for each place before a long gap.
+    """
     from ..models import Task, TaskOutput
 
     stored = TaskOutput.objects.using(database).order_by("task", "sequence")
@@ -99,21 +102,25 @@ def read_news(database: str, places: Sequence[Place]) -> Mapping[Place, News]:
     known = [place for place in places if place.task_id in states]
     # A set: most readers of a task are at the same place.
     pages = {(key, after) for key, after, _ in known if after < states[key][2]}
-    chunks: dict[UUID, list[OutputChunk]] = {key: [] for key, _ in pages}
+    found: dict[UUID, list[OutputChunk]] = {key: [] for key, _ in pages}
     if pages:
         since = (Q(task=key, sequence__gt=after, sequence__lte=after + PAGE) for key, after in pages)
         for row in stored.filter(reduce(or_, since)).values("task", *_COLUMNS):
-            chunks[row.pop("task")].append(OutputChunk(**row))
-    return {place: _news(place, *states[place.task_id], chunks.get(place.task_id, ())) for place in known}
+            found[row.pop("task")].append(OutputChunk(**row))
+    chunks = {}
+    for key, after in pages:
+        of_page = [chunk for chunk in found[key] if 0 < chunk.sequence - after <= PAGE]
+        after_gap = () if of_page else stored.filter(task=key, sequence__gt=after).values(*_COLUMNS)[:PAGE]
+        chunks[key, after] = of_page or [OutputChunk(**row) for row in after_gap]
+    return {place: _news(place, *states[place.task_id], chunks.get(place[:2], [])) for place in known}
 
 
 def _news(place: Place, status: str, report: str, last: int, chunks: Sequence[OutputChunk]) -> News:
-    first, end = place.after + 1, place.after + PAGE
     return News(
-        chunks=[chunk for chunk in chunks if first <= chunk.sequence <= end],
+        chunks=chunks,
         progress=None if place.progress in (None, report) else report,
         status=status,
-        has_ended=status in TASK_TERMINAL_STATES and last <= end,
+        has_ended=status in TASK_TERMINAL_STATES and last <= (chunks[-1].sequence if chunks else place.after),
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from horsies_django import TaskHandle, TaskStatus
+from horsies_django.models import TaskOutput
 from horsies_django.testing import drain
 from tests.conftest import wait_until
 from tests.output import jobs
@@ -46,6 +47,14 @@ def test_a_reader_of_a_task_that_has_ended_gets_all_and_stops():
     assert run(collect(handle)) == list(range(2_500))
     assert run(collect(handle, 2_499)) == [2_499]
     assert run(collect(handle, 2_500)) == []
+
+
+def test_a_reader_gets_past_a_long_gap_where_the_database_has_refused_chunks():
+    handle = jobs.writes.send(list(range(400)))
+    drain()
+    TaskOutput.objects.filter(task=handle.id, sequence__range=(21, 250)).delete()
+
+    assert run(collect(handle)) == [*range(20), *range(250, 400)]
 
 
 def test_a_reader_of_a_task_that_does_not_exist_stops():
