@@ -146,6 +146,16 @@ _ALL: Final = [
     ),
     _durable("dbos", ("dbos",)),
     _durable("absurd", ("absurd-sdk", "absurdctl")),
+    Peer(
+        "threadmill",
+        "threadmill",
+        ("threadmill[redis]", *_DJANGO),
+        "threadmill",
+        REDIS,
+        "result, times",
+        site="threadmill",
+        task_share=0.25,
+    ),
     Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", task_share=0.25),
     Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", task_share=0.01, skips=_LOADS),
 ]
