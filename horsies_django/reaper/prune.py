@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -14,7 +16,7 @@ from django.db.models.functions import Coalesce
 from ..core.options import Options
 from ..core.status import TASK_TERMINAL_STATES, TaskStatus
 from ..core.unique import UniqueUntil
-from ..db.expressions import NowPlus
+from ..db.expressions import NowPlus, where_in
 from ..db.now import Now
 from ..models import Heartbeat, Lease, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.lease import EMBEDDED_PREFIX
@@ -87,9 +89,21 @@ def past_retention(tasks: TaskQuerySet) -> TaskQuerySet:
     return tasks.filter(~counts, kept_until__lte=Now(), status__in=sorted(TASK_TERMINAL_STATES))
 
 
+class _Collector(Collector):
+    """Names tasks to the statements of a cascade as one parameter, not as one for each."""
+
+    def related_objects(self, related_model: Any, related_fields: Any, objs: Any) -> QuerySet[Any]:
+        """Return the rows that refer to these rows."""
+        if type(objs[0]) is not Task:  # rows of a project's own model that refer to tasks
+            return super().related_objects(related_model, related_fields, objs)
+        keys = [task.pk for task in objs]
+        rows: QuerySet[Any] = related_model._base_manager.using(self.using)
+        return rows.filter(reduce(or_, (where_in(self.using, keys, field.attname) for field in related_fields)))
+
+
 def delete(tasks: TaskQuerySet) -> int:
     """Delete tasks with their attempts, heartbeats and steps, except locked ones; return how many."""
-    collector = Collector(tasks.db)  # a queryset's delete() would read the rows again
+    collector = _Collector(tasks.db)  # a queryset's delete() would read the rows again
     collector.collect([Task.from_db(tasks.db, ["id"], [key]) for key in tasks.lock().values_list("pk", flat=True)])
     _, counts = collector.delete()
     return counts.get(Task._meta.label, 0)

@@ -1,1 +1,1 @@
-"""Workflows: the spec that a user writes, and the engine that advances it."""
+"""Workflows: the definition that a user writes, and the engine that advances it."""

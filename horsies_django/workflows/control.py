@@ -15,10 +15,11 @@ from ..core.backends import config_of
 from ..core.serialization import check_size, dumps, encode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.errors import is_row_error
+from ..db.expressions import where_in
 from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from .engine import cancel_pause, resume_workflow, retry_nodes, start_nodes
 from .engine.advance import Engine
-from .engine.rows import IN_PROGRESS, where_in
+from .engine.rows import IN_PROGRESS
 
 logger = logging.getLogger("horsies_django.workflows")
 

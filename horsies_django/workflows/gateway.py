@@ -24,6 +24,7 @@ from uuid import UUID
 from django.db import Error, transaction
 
 from ..db.errors import is_permanent_error, row_by_row
+from ..db.expressions import where_in
 from ..models import Task, Workflow, WorkflowTask
 from ..models.claims import TaskRoute
 from ..models.transitions import TaskQuerySet
@@ -144,7 +145,6 @@ def advance_unless_locked(database: str, ids: Collection[UUID]) -> None:
 def retry_nodes(tasks: TaskQuerySet) -> int:
     """Retry the nodes of these tasks, with the nodes that were skipped because of them; return how many tasks."""
     from .control import retry
-    from .engine.rows import where_in
 
     nodes = WorkflowTask.objects.using(tasks.db).filter(
         where_in(tasks.db, list(tasks.values_list("pk", flat=True)), "task")

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from django.db import connections
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from ...core.mask import Mask, mask_of
-from ...db.expressions import AnyOf, StoredSize, encode_pk, json_array
+from ...db.expressions import StoredSize, where_in
 from ...models import Workflow, WorkflowTask
 from ...ops.keyset.criteria import NOTHING, Criteria
 from ...ops.keyset.keys import Key
@@ -67,9 +66,8 @@ class InputFilter:
         keys = sorted(workflows.order_by().values_list("pk", flat=True))
         if not keys:
             return [], 0
-        connection = connections[workflows.db]
-        array = json_array(encode_pk(keys, connection), connection)
-        nodes = WorkflowTask.objects.using(workflows.db).filter(AnyOf(array, "workflow"), task_index__lt=MAX_NODES)
+        is_theirs = where_in(workflows.db, keys, "workflow")
+        nodes = WorkflowTask.objects.using(workflows.db).filter(is_theirs, task_index__lt=MAX_NODES)
         nodes = nodes.filter(workflow_id__gte=keys[0], workflow_id__lte=keys[-1])  # as for the workflows themselves
         sized = nodes.filter(task_name__isnull=False).annotate(size=StoredSize("kwargs"))
         short = sized.filter(size__lte=MAX_SEARCHED_BYTES).annotate(kwargs_text=Cast("kwargs", TextField())).order_by()

@@ -12,10 +12,9 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from django.db import connections
 from django.db.models import F, Q, QuerySet, Subquery
 
-from ...db.expressions import AnyOf, InSubquery, encode_pk, json_array
+from ...db.expressions import InSubquery, where_in
 from .criteria import Criteria
 from .keys import Key, created_at, offset_key
 from .scopes import BATCH, MAX_INDEX_ROWS, ScanScope
@@ -330,8 +329,7 @@ class KeysetScan:
         return rows & (Q(pk__lte=end) if end else Q(pk__lte=high) if high else Q())
 
     def _with_keys(self, keys: list[Key]) -> Q:
-        connection = connections[self.rows.db]
-        return Q(AnyOf(json_array(encode_pk(keys, connection), connection)))
+        return where_in(self.rows.db, keys)
 
     @property
     def all_rows(self) -> QuerySet[Any]:

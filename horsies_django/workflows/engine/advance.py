@@ -14,11 +14,12 @@ from typing import Final, Self
 from uuid import UUID
 
 from ...core.workflow_status import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
+from ...db.expressions import where_in
 from .. import lifecycle
 from . import cancel_pause, complete_workflow, node_end, start_nodes
 from .context import EngineContext
 from .queries import EngineQueries, Query
-from .rows import NodeEnd, NodeState, Position, is_item_of, read_nodes, where_in
+from .rows import NodeEnd, NodeState, Position, is_item_of, read_nodes
 
 #: Up to this level the engine reads the waiting nodes one level at a time; then it reads everything below at once.
 _LEVELS_READ_SINGLY: Final = 2

@@ -17,13 +17,14 @@ from ...core.workflow_errors import STOPPED_BY
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres
 from ...db.completions import notify_after_commit
+from ...db.expressions import where_in
 from ...db.now import Now
 from ...models import Task, TaskStep, Workflow, WorkflowTask
 from ...models.release_blocked import release_after_commit
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from . import node_end
-from .rows import IN_PROGRESS, NodeEnd, NodeRows, err_result, read_ends, wake_awaiting_after_commit, where_in
+from .rows import IN_PROGRESS, NodeEnd, NodeRows, err_result, read_ends, wake_awaiting_after_commit
 
 if TYPE_CHECKING:
     from .context import EngineContext

@@ -10,12 +10,13 @@ from uuid import UUID
 from django.db.models import Count, Q
 
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ...db.expressions import where_in
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from . import start_nodes
 from .advance import Engine
 from .cancel_pause import resume_suspended, subtree_statuses
-from .rows import OPEN, NodeRows, NodeState, read_nodes, where_in
+from .rows import OPEN, NodeRows, NodeState, read_nodes
 
 
 def resume(database: str, workflow: Workflow) -> bool:

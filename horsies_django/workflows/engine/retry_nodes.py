@@ -10,12 +10,13 @@ from django.db.models import Case, Exists, F, OuterRef, Q, When
 
 from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ...db.expressions import where_in
 from ...db.now import Now
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from .cancel_pause import subtree_statuses
 from .resume_workflow import decide_waiting, recount, recount_maps
-from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, OPEN, NodeRows, NodeState, read_nodes, where_in
+from .rows import IN_PROGRESS, IS_UNSUCCESSFUL, OPEN, NodeRows, NodeState, read_nodes
 
 #: The states of a workflow whose failed nodes can be retried.
 RETRYABLE: Final = lifecycle.RETRY_WORKFLOW.sources

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Cast
 
@@ -15,7 +15,6 @@ from ...core.results import TaskError
 from ...core.serialization import dumps
 from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
-from ...db.expressions import AnyOf, encode_pk, json_array
 from ...models import Task, WorkflowTask
 from ...models.claims import WORKFLOW_WAIT
 
@@ -233,17 +232,6 @@ def read_nodes(rows: NodeRows) -> list[NodeState]:
 def read_ends(rows: NodeRows, status: WorkflowTaskStatus) -> list[NodeEnd]:
     """Read nodes as ends with this status."""
     return [NodeEnd._make((*row, status, False)) for row in rows.values_list(*NodeEnd._fields[:5])]
-
-
-def where_in(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:
-    """Whether a column is one of these keys.
-
-    The keys travel as one parameter, since SQLite accepts 32,766 parameters and ``__in`` takes one for each key.
-    """
-    if not keys:
-        return Q(pk__in=())
-    connection = connections[database]
-    return Q(AnyOf(json_array(encode_pk(keys, connection), connection), column))
 
 
 def blocks_dependents(end: NodeEnd) -> bool:

@@ -16,7 +16,7 @@ from ...core.ids import uuid7s
 from ...core.serialization import dumps
 from ...core.workflow_errors import WorkflowCode
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
-from ...db.expressions import ValueByPk
+from ...db.expressions import ValueByPk, where_in
 from ...db.now import Now
 from ...models import Workflow, WorkflowEvent
 from ...models.claims import TaskRoute
@@ -24,7 +24,7 @@ from .. import lifecycle
 from ..node_options import CALL_COLUMNS
 from .context import EngineContext
 from .enqueue_nodes import BUILD_COLUMNS, engine_task, enqueue, enqueue_limited, insert_nodes, insert_tasks
-from .rows import NodeEnd, NodeResult, NodeRows, NodeState, Position, read_ends, where_in
+from .rows import NodeEnd, NodeResult, NodeRows, NodeState, Position, read_ends
 
 #: The module of the engine's own tasks.
 _TASKS_MODULE: Final = "horsies_django.workflows.engine_tasks"

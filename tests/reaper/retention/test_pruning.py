@@ -17,6 +17,7 @@ from horsies_django.reaper.loop import Reaper
 from horsies_django.reaper.prune import past_retention, prune_heartbeats, prune_tasks
 from tests.conftest import wait_until
 from tests.jobs import tasks
+from tests.jobs.models import Remark
 from tests.reaper.retention.pruning import options, prune
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -69,6 +70,33 @@ def test_the_reaper_deletes_tasks_past_retention_with_attempts_and_heartbeats(ca
     assert set(Task.objects.values_list("pk", flat=True)) == {kept.pk, forever.pk}
     assert TaskAttempt.objects.count() == 2
     assert not Heartbeat.objects.exists()
+
+
+def test_rows_of_a_project_that_refer_to_tasks_go_with_them(capsys):
+    (gone,), (kept,) = ended(1), ended(1, kept_for=60)
+    for task in (gone, kept):
+        Remark.objects.create(answers=Remark.objects.create(task=task))
+
+    reap(capsys)
+
+    assert Remark.objects.filter(task__isnull=False).get().task == kept
+    assert Remark.objects.count() == 2
+
+
+def test_a_cascade_names_all_tasks_of_a_batch_in_one_parameter():
+    ended(40)
+    sizes = []
+
+    def note(execute, sql, params, many, context):
+        if sql.startswith("DELETE") and "horsies_tasks" not in sql:
+            sizes.append(len(params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        assert sum(prune_tasks(options())) == 40
+
+    assert len(sizes) >= 5
+    assert set(sizes) == {1}
 
 
 def test_one_pass_deletes_more_than_a_batch(capsys):
