@@ -209,6 +209,7 @@ def test_complete_and_claim_reads_only_the_rows_that_it_claims_and_ends(deep_que
     with own_connection("default", "guard", is_busy=is_busy):
         statements = exchanges()
         pinned = fetch("SHOW plan_cache_mode") == ("force_generic_plan",)
+        assert fetch("SHOW jit") == ("off",)
         plans = [analyzed(sql, params, prepared=is_busy) for sql, params in statements]
 
     assert pinned == is_busy
