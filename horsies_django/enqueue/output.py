@@ -58,9 +58,14 @@ class News:
     """What a task has written, logged and reported since a place. It is the last if the task ``has_ended``."""
 
     chunks: Sequence[OutputChunk]
+    has_more: bool
     progress: str | None
     status: str
-    has_ended: bool
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more comes."""
+        return self.status in TASK_TERMINAL_STATES and not self.has_more
 
     @property
     def is_final(self) -> bool:
@@ -118,9 +123,9 @@ def read_news(database: str, places: Sequence[Place]) -> Mapping[Place, News]:
 def _news(place: Place, status: str, report: str, last: int, chunks: Sequence[OutputChunk]) -> News:
     return News(
         chunks=chunks,
+        has_more=last > (chunks[-1].sequence if chunks else place.after),
         progress=None if place.progress in (None, report) else report,
         status=status,
-        has_ended=status in TASK_TERMINAL_STATES and last <= (chunks[-1].sequence if chunks else place.after),
     )
 
 
@@ -133,8 +138,7 @@ def follow(database: str, task_id: UUID, after: int) -> Iterator[OutputChunk]:
     is_urgent = True
     while place is not None:
         answer = wait.wait_for_end(read_news, database, place, math.inf, is_urgent=is_urgent)
-        chunks, place = _step(place, answer)
-        is_urgent = len(chunks) == PAGE
+        chunks, is_urgent, place = _step(place, answer)
         yield from chunks
 
 
@@ -144,16 +148,16 @@ async def afollow(database: str, task_id: UUID, after: int) -> AsyncIterator[Out
     is_urgent = True
     while place is not None:
         answer = await wait.await_end(read_news, database, place, math.inf, is_urgent=is_urgent)
-        chunks, place = _step(place, answer)
-        is_urgent = len(chunks) == PAGE
+        chunks, is_urgent, place = _step(place, answer)
         for chunk in chunks:
             yield chunk
 
 
-def _step(place: Place, answer: wait.Answer[News]) -> tuple[Sequence[OutputChunk], Place | None]:
-    """Return new chunks, and the next place; None if there is no such task, or if it has ended."""
+def _step(place: Place, answer: wait.Answer[News]) -> tuple[Sequence[OutputChunk], bool, Place | None]:
+    """Return new chunks, whether there are more, and the next place; None if there is no such task, or it has ended."""
     if isinstance(answer, Error):
         raise answer
-    if answer is None or answer.has_ended:
-        return answer.chunks if answer is not None else (), None
-    return answer.chunks, place._replace(after=answer.chunks[-1].sequence)
+    if answer is None:
+        return (), False, None
+    next_place = None if answer.has_ended else place._replace(after=answer.chunks[-1].sequence)
+    return answer.chunks, answer.has_more, next_place

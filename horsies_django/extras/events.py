@@ -23,7 +23,7 @@ from ..core.mask import Mask, mask_of
 from ..core.serialization import dumps
 from ..db.connection import commits_by_itself
 from ..enqueue import wait
-from ..enqueue.output import PAGE, News, Place, checked, masked, read_news
+from ..enqueue.output import News, Place, checked, masked, read_news
 from ..models import Task
 from .views import refusal, text_response
 
@@ -118,7 +118,7 @@ async def _stream(database: str, place: Place | None, mask: Mask | None) -> Asyn
             _log(place.task_id, news)
             return
         part, place = _read(place, news, mask)
-        is_urgent = len(news.chunks) == PAGE
+        is_urgent = news.has_more
         yield part
 
 
