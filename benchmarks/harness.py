@@ -57,7 +57,7 @@ class Harness:
 
     def __init__(self, peer: Peer, program: Path, stores: Stores, config: HarnessConfig, stack: ExitStack) -> None:
         self.peer = peer
-        self.postgres = stores.postgres if peer.store == POSTGRES or (peer.store == REDIS and peer.site) else None
+        self.postgres = stores.postgres if peer.store == POSTGRES or peer.only == "orm" else None
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
         self.database = _PREFIX + re.sub(r"\W", "_", peer.name)
         self.log = self.folder / "log"

@@ -35,7 +35,7 @@ def idle(harness: Harness, options: Options) -> dict[str, float]:
         statements_after, cpu_used = count_statements(), _cpu_seconds(group.pids()) - cpu_before
         memory = sum(map(pss, group.pids()))
     figures = {"MiB": memory / 2**20, "CPU %": 100 * cpu_used / seconds, "processes": len(pids)}
-    if harness.peer.site:
+    if harness.peer.site and harness.url:  # as the bare processes, it has connections to PostgreSQL
         figures["memory / bare"] = memory / int(harness.run_module("benchmarks.bare", str(len(pids))))
     if statements_after is not None and statements_before is not None:
         figures["statements/s"] = (statements_after - statements_before) / seconds

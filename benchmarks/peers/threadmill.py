@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import site  # first, because it sets up Django
 from .base import WorkerCommands
 
 from benchmarks.jobs.framework import BODIES  # isort: skip
 from django.tasks import default_task_backend  # isort: skip
 
-#: Worker threads of a process.
+#: Worker threads of a process, as for huey. Its default is one.
 THREADS = 4
+
+backend: Any = default_task_backend
 
 
 def setup() -> None:
-    default_task_backend.client.flushall()
+    backend.client.flushall()
 
 
 def send(number: int) -> None:
@@ -26,7 +30,7 @@ def send_many(first: int, count: int, body: str) -> None:
 
 
 def count_unfinished() -> int:
-    counts = default_task_backend.telemetry().queues["default"].counts
+    counts = backend.telemetry().queues["default"].counts
     return int(counts.ready + counts.running)
 
 
