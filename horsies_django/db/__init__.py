@@ -1,1 +1,1 @@
-"""Expressions, statements and what depends on the vendor of the database."""
+"""Expressions, statements, notifications, and what depends on the vendor of the database."""

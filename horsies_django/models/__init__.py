@@ -1,4 +1,4 @@
-"""The tables of the queue."""
+"""The tables of the queue and of workflows, the transitions of tasks, the claim, and the limits."""
 
 from .attempt import TaskAttempt
 from .error_group import ErrorGroup

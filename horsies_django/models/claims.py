@@ -19,7 +19,10 @@ TaskRoute: TypeAlias = tuple[str, bool]
 
 
 class ClaimLost(Exception):
-    """A row was locked but could not be claimed. The whole transaction has to be retried."""
+    """A row was locked but could not be claimed.
+
+    A transaction has to roll back; without one, it is unknown which rows were claimed.
+    """
 
 
 def raise_unless_all_claimed(claimed: int, locked: int) -> None:

@@ -1,1 +1,1 @@
-"""Tools for operators: metrics, the task inspector, and the diagnosis of waiting tasks."""
+"""Tools for operators: metrics, searches, the task inspector, the diagnosis of waiting tasks, the check of a deploy."""

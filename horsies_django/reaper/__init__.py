@@ -1,1 +1,1 @@
-"""The reaper: recovers tasks of dead workers, expires overdue work and deletes old rows."""
+"""The reaper: recovers tasks of dead workers, expires overdue work, counts attempts and deletes old rows."""

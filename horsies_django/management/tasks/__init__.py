@@ -1,1 +1,1 @@
-"""The parts of ``horsies_task``: its flags, and the actions ``list``, ``show``, ``enqueue`` and those on many tasks."""
+"""The parts of ``horsies_task``: its flags, its actions on one task, and those on many."""

@@ -112,7 +112,8 @@ class CompleteAndClaim(ABC):
         """Store ``ends``, all of them successes; claim at most ``room`` tasks of ``queues``, and return them.
 
         ``caps`` are maximum numbers of tasks of single queues. An end whose claim was lost changes nothing. Raises
-        ClaimLost if a task was locked and yet could not be claimed; the transaction has to roll back.
+        ClaimLost if a task was locked and yet could not be claimed: a transaction has to roll back, and without one it
+        is unknown which tasks were claimed.
         """
 
     def _values_of(self, ends: Sequence[Completion]) -> dict[str, Any]:
