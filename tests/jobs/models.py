@@ -18,17 +18,6 @@ class Entry(models.Model):
         app_label = "jobs"
 
 
-class Remark(models.Model):
-    """A project's own row about a task, which goes with it, and whose answers go with it."""
-
-    # Without a constraint: the tables of this app, which has no migrations, are created first.
-    task = models.ForeignKey("horsies_django.Task", models.CASCADE, null=True, related_name="+", db_constraint=False)
-    answers = models.ForeignKey("self", models.CASCADE, null=True, related_name="answered_by")
-
-    class Meta:
-        app_label = "jobs"
-
-
 class Item(models.Model):
     """A row that a loop counts up, with a column of each kind that rows may be in the order of."""
 

@@ -97,7 +97,7 @@ def test_lost_connections_lose_and_repeat_nothing(worker, gate):
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-                " AND datname = current_database() AND query LIKE '%horsies_task%'"
+                " AND datname = current_database() AND application_name LIKE 'horsies %'"  # not those of bodies
             )
     gate.touch()
 

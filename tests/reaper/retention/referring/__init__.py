@@ -1,0 +1,1 @@
+"""``python -m tests.reaper.retention.referring FILE``: a project whose rows refer to tasks, which are deleted."""
