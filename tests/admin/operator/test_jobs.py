@@ -1,5 +1,7 @@
 """The eighteen jobs of an operator, each from the overview, with at most so many clicks.
 
+Some of them come a second time, with steps, output and rows.
+
 The site is in the middle of an incident: see :mod:`tests.admin.scale.incident`. Tests that change it leave the rows
 that others need: the failed tasks of the incident are retried by the last test.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from datetime import timedelta
 
+from django.contrib.auth import get_user_model
 from django.urls import reverse
 from django.utils.timezone import localtime
 from selenium.webdriver.common.by import By
@@ -20,7 +23,7 @@ from tests.admin.scale.incident import CHARGE, DECLINED, MINUTES, PAYMENTS, TENA
 from tests.conftest import wait_until
 
 from .conftest import command
-from .shop.tasks import count, refuse
+from .shop.tasks import count, pack, refuse
 
 #: The name of the incident's error on pages.
 ERROR = DECLINED.rsplit(".", 1)[-1]
@@ -88,6 +91,28 @@ def test_04_all_tasks_of_one_tenant_are_cancelled(operator):
     assert operator.clicks <= 7
 
 
+def test_04_all_tasks_about_one_row_are_cancelled(operator):
+    user = get_user_model().objects.get(username="viewer")
+    waiting = count.with_options(queue_name="media")  # a paused queue
+    other = waiting.send("never")
+    handles = [waiting.about(user).send("never") for _ in range(3)]
+    operator.driver.refresh()
+    operator.click_css(DUE_IN.format("media"))
+    operator.await_text("Search")
+    operator.click_css("#result_list tbody tr th a")
+    operator.await_text("All tasks about this row")
+    operator.click("All tasks about this row")
+    operator.await_text(f"About: auth.User:{user.pk}")
+    operator.click_css("#action-toggle")
+    operator.choose("cancel")
+    operator.await_text("3 tasks cancelled.")
+
+    assert [handle.status() for handle in handles] == ["CANCELLED"] * 3
+    assert other.status() == "PENDING"
+    assert operator.clicks <= 6
+    other.cancel()
+
+
 def test_05_what_runs_now_for_how_long_and_how_far_is_read(operator):
     longest = Task.objects.filter(status="RUNNING").order_by("started_at").first()
     operator.click("Running now")
@@ -108,6 +133,26 @@ def test_06_the_reason_why_a_task_is_not_running_is_read(operator):
 
     assert operator.shows("The queue media is paused.")
     assert operator.clicks <= 2
+
+
+def test_06_the_event_that_a_task_waits_for_is_read_and_sent(operator):
+    handle = pack.send(7)
+    with worker():
+        wait_until(lambda: Task.objects.awaiting().filter(pk=handle.id).exists())
+        operator.driver.refresh()
+        operator.click_css(".horsies-tile-awaiting a")
+        operator.await_text("packed")
+        operator.click_css("#result_list tbody tr th a")
+        operator.await_text("It is waiting for the event packed")
+        for text in ("pick", "order 7 is picked"):  # its steps and its output say how far it has come
+            assert operator.shows(text)
+        operator.click("Send event")
+        operator.await_text("Send an event to")
+        operator.enter("[name=payload]", '"large"')
+        operator.click_css(".submit-row button.default")
+
+        assert handle.get(60).is_ok()
+    assert operator.clicks <= 4
 
 
 def test_07_a_queue_that_has_fallen_behind_is_seen_with_the_time_since_when(operator):
@@ -253,6 +298,22 @@ def test_14_arguments_error_and_traceback_are_read_and_copied(operator):
     assert operator.copy("horsies-traceback-text").startswith("Traceback (most recent call last):")
     assert operator.shows("UNHANDLED_EXCEPTION")
     assert operator.clicks <= 6
+
+
+def test_14_the_last_words_before_a_failure_are_read(operator):
+    handle = pack.send(8)
+    handle.send_event("packed", "small")
+    with worker():
+        assert handle.get(60).is_err()
+    operator.driver.refresh()
+    operator.click_css(".horsies-tile-failed a")
+    operator.await_text("order 8 does not fit")
+    operator.click_css("#result_list tbody tr th a")
+    operator.await_text("Log and output")
+
+    assert operator.shows("order 8 does not fit")
+    assert operator.shows("order 8 is in the box small")
+    assert operator.clicks <= 2
 
 
 def test_15_a_link_to_a_filtered_list_says_what_it_shows(operator):

@@ -46,3 +46,14 @@ def refuse(order: int, reason: str = "sold out") -> str:
     if reason:
         raise ValueError(f"order {order}: {reason}")
     return f"order {order}"
+
+
+@task(name="shop.stock.tasks.pack", queue_name="stock", takes_context=True)
+def pack(context: TaskContext, order: int) -> None:
+    """Pick the things of an order, wait until they are packed, and fail unless they fit."""
+    picked = context.step("pick", abs, order)
+    context.write(f"order {picked} is picked")
+    box = context.wait_event("packed")
+    context.write(f"order {picked} is in the box {box}")
+    if box == "small":
+        raise ValueError(f"order {picked} does not fit")
