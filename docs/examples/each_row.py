@@ -13,11 +13,11 @@ from shop.models import Order
 
 @task
 def pack(order_id, item):
-    if order_id % 1_000 == 1:
+    if order_id % 100 == 1:
         print(f"packed {item}")
 
 
-Order.objects.bulk_create(Order(item=f"pen {number}") for number in range(1, 2_501))
+Order.objects.bulk_create(Order(item=f"pen {number}") for number in range(1, 251))
 
 # The columns are the keyword arguments: each has the name of a parameter.
 handles = pack.send_many(Order.objects.order_by("pk").values("item", order_id=F("pk")))
@@ -30,9 +30,9 @@ except TypeError as error:
     print(error)
 
 # Output:
-# 2500 tasks, the first of which is PENDING
+# 250 tasks, the first of which is PENDING
 # packed pen 1
-# packed pen 1001
-# packed pen 2001
-# 2500 COMPLETED
+# packed pen 101
+# packed pen 201
+# 250 COMPLETED
 # send_many() got a queryset of Order (ModelIterable); allowed: one with .values(), which yields dicts.
