@@ -29,6 +29,9 @@ TASKS["default"]["OPTIONS"] = {"recovery": {"check_interval_ms": 1000}}
 """
 
 TASKS = """
+from smtplib import SMTPException
+
+
 @task(queue_name="emails", exception_mapper={SMTPException: "SMTP_DOWN"})
 def remind(user: int) -> None:
     raise SMTPException(user)
