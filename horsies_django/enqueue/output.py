@@ -64,7 +64,7 @@ class News:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no more comes."""
+        """Whether the task has ended and has no further chunks."""
         return self.status in TASK_TERMINAL_STATES and not self.has_more
 
     @property
@@ -107,14 +107,14 @@ def read_news(database: str, places: Sequence[Place]) -> Mapping[Place, News]:
     known = [place for place in places if place.task_id in states]
     # A set: most readers of a task are at the same place.
     pages = {(key, after) for key, after, _ in known if after < states[key][2]}
-    found: dict[UUID, list[OutputChunk]] = {key: [] for key, _ in pages}
+    by_task: dict[UUID, list[OutputChunk]] = {key: [] for key, _ in pages}
     if pages:
         since = (Q(task=key, sequence__gt=after, sequence__lte=after + PAGE) for key, after in pages)
         for row in stored.filter(reduce(or_, since)).values("task", *_COLUMNS):
-            found[row.pop("task")].append(OutputChunk(**row))
+            by_task[row.pop("task")].append(OutputChunk(**row))
     chunks = {}
     for key, after in pages:
-        of_page = [chunk for chunk in found[key] if 0 < chunk.sequence - after <= PAGE]
+        of_page = [chunk for chunk in by_task[key] if 0 < chunk.sequence - after <= PAGE]
         after_gap = () if of_page else stored.filter(task=key, sequence__gt=after).values(*_COLUMNS)[:PAGE]
         chunks[key, after] = of_page or [OutputChunk(**row) for row in after_gap]
     return {place: _news(place, *states[place.task_id], chunks.get(place[:2], [])) for place in known}
