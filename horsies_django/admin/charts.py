@@ -1,14 +1,12 @@
 """Charts of bars as inline SVG, with a text summary and a table of the same numbers.
 
-A chart has one or more panels above one time axis. Each panel has its own linear scale that begins at 0. A page uses a
-chart like this, and adds the style sheet ``horsies_django/charts.css`` to its Media::
-
-    history = attempt_history(database, minute, DAY, task_name="shop.ship")
-    context["chart"] = outcome_chart("attempts", _("Attempts"), history, url_of_the_task_list, task_name="shop.ship")
+A chart has one or more panels above one time axis. Each panel has its own linear scale that begins at 0. A page that
+shows a :class:`Chart` of :class:`Panel` and :class:`Series` includes a template, and adds the style sheet
+``horsies_django/charts.css`` to its Media::
 
     {% include "admin/horsies_django/chart.html" with chart=chart %}
 
-``key`` is unique on the page. For anything else, build a :class:`Chart` from :class:`Panel` and :class:`Series`.
+``attempt_charts`` has the charts of attempts. The ``key`` of a chart is unique on its page.
 """
 
 from __future__ import annotations
@@ -16,25 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ..core.numbers import format_about, format_brief, format_number
-from ..ops.metrics.history import COMPLETED, FAILED, RETRIED, History
-
-LABELS: Final = {
-    COMPLETED: gettext_lazy("completed"),
-    RETRIED: gettext_lazy("retried"),
-    FAILED: gettext_lazy("failed"),
-}
 
 #: Pixels above each panel, below the last, and of each interval of a scale.
 TITLE: Final = 26
@@ -350,42 +339,3 @@ def small_bars(
         str(len(values) * 10),
         _join(parts),
     )
-
-
-def outcome_chart(key: str, title: Any, history: History, list_url: str | None, **query: str) -> Chart:
-    """Return a chart of attempts: completed ones above, failed and retried ones below on a scale of their own.
-
-    So few failures among many successes have a height. Each bucket links to the tasks of which an attempt ended in it:
-    ``list_url`` is the task list's URL, None if this user may not open it; ``query`` has its other parameters.
-    """
-
-    def urls(outcome: str) -> Sequence[str]:
-        rest = {"kind": "all", **query, "ended": outcome}
-        times = ({"ended_from": start, "ended_to": start + history.length} for start in history.starts)
-        texts = ({name: f"{at.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for name, at in time.items()} for time in times)
-        return [f"{list_url}?{urlencode(rest | text)}" for text in texts] if list_url else []
-
-    def series(outcome: str) -> Series:
-        return Series(outcome, LABELS[outcome], history.values(outcome), urls(outcome))
-
-    upper = Panel(_("completed"), [series(COMPLETED)], urls=urls(COMPLETED))
-    lower = Panel(_("failed and retried"), [series(FAILED), series(RETRIED)], intervals=2, urls=urls("unsuccessful"))
-    return Chart(key, title, history.starts, history.length, [upper, lower])
-
-
-def time_chart(key: str, title: Any, history: History) -> Chart:
-    """Return a chart of the median and the 95th percentile of wait and run times."""
-    titles = {"waits": _("wait time"), "runs": _("run time")}
-    panels = [
-        Panel(
-            name,
-            [
-                Series(f"p{percent}", f"{name} p{percent}", history.percentiles(which, percent / 100))
-                for percent in (95, 50)
-            ],
-            intervals=4,
-            is_time=True,
-        )
-        for which, name in titles.items()
-    ]
-    return Chart(key, title, history.starts, history.length, panels)

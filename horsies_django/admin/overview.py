@@ -24,7 +24,8 @@ from ..ops.metrics.history import Period, attempt_history
 from ..ops.metrics.snapshot import QueueMetrics
 from ..ops.metrics.workflows import workflow_progress
 from .ages import age
-from .charts import outcome_chart, small_bars
+from .attempt_charts import outcome_chart
+from .charts import small_bars
 from .errors.rows import error_rows, errors_url
 from .formatting import exactness_note
 from .latency import describe_warning

@@ -33,7 +33,8 @@ from .call_builder import CallBuilder
 from .handle import TaskHandle
 from .insert import EnqueueResult, insert_call
 from .insert_many import insert_many
-from .task import HorsiesTask, P, SendingBackend, T
+from .sending_backend import SendingBackend
+from .task import HorsiesTask, P, T
 from .task_validation import problems_of, problems_of_deadline, problems_of_unique
 
 #: An inserted call, and the framework's result of it if one was needed.

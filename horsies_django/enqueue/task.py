@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,9 +23,8 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 
-from ..core.backends import ConfiguredBackend
 from ..core.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -56,6 +53,7 @@ from ..core.retry import MAX_INTERVAL, Backoff, RetryPolicy, is_interval, takes_
 from ..core.unique import Unique
 from ..db.row_key import RowRef, row_ref
 from .context import TaskContext
+from .sending_backend import SendingBackend
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -424,43 +422,6 @@ class HorsiesTask(_GenericTask[P, T]):
     def _is_ours(self) -> bool:
         """Whether the task's backend is ours, or not configured."""
         return self.backend not in task_backends.settings or isinstance(self.get_backend(), SendingBackend)
-
-
-class SendingBackend(ConfiguredBackend, ABC):
-    """The interface of the backend that tasks call."""
-
-    @abstractmethod
-    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
-        """Insert a call in the current transaction and return its handle. ``own`` sets columns for this call only."""
-
-    @abstractmethod
-    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> Sequence[TaskHandle[Any]]:
-        """Insert many calls in the current transaction. Sends no signals."""
-
-    @abstractmethod
-    def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
-        """Cancel the live task that holds ``unique_key``; return whether there was one to cancel."""
-
-    async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
-        """See :meth:`send`. Runs in the thread that has the caller's transaction."""
-        return await self._send_in_thread(task, args, kwargs)
-
-    @cached_property
-    def _send_in_thread(self) -> Callable[..., Awaitable[TaskHandle[Any]]]:
-        return sync_to_async(self.send, thread_sensitive=True)
-
-    async def asend_many(
-        self, task: Any, calls: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> Sequence[TaskHandle[Any]]:
-        """See :meth:`send_many`.
-
-        An async iterable is read to its end first: while it waits, it would keep a transaction open in the thread that
-        all async code of the request shares. A queryset is read in that thread.
-        """
-        if isinstance(calls, AsyncIterable) and not isinstance(calls, QuerySet):
-            # Copied, because a generator may yield one dict again and again.
-            calls = [dict(call) if isinstance(call, dict) else call async for call in calls]
-        return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
 
 
 _OWN_OPTIONS: Final = frozenset(entry.name for entry in fields(HorsiesTask) if not entry.name.startswith("_")) - {

@@ -108,6 +108,21 @@ def test_every_check_elsewhere_exists():
     assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
+def test_the_models_of_the_pages_are_those_that_the_index_links():
+    stubs, models = [
+        {
+            (model.name, field)
+            for model in ast.parse(path.read_text()).body
+            if isinstance(model, ast.ClassDef)
+            for field in re.findall(r"^    (\w+)(?: =|:) models\.", ast.unparse(model), re.M)
+        }
+        for path in (READER / "shop" / "models.pyi", ROOT / "docs" / "examples" / "shop" / "models.py")
+    ]
+
+    assert "](examples/shop/models.py)" in PAGES["docs/index.md"]
+    assert stubs == models
+
+
 @pytest.mark.django_db
 def test_the_status_that_the_worker_page_shows_has_the_columns_and_the_lines_of_the_command(capsys):
     (shown,) = [code for page, _, _, code in blocks() if page == "docs/worker.md" and code.startswith("state ")]

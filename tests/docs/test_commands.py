@@ -22,6 +22,8 @@ MINUTES = (
 
 NO_WORKER = "exits with 1 where no worker runs"
 
+ROOT_ONLY = "it needs root, and PostgreSQL as a service of the machine"
+
 #: Commands that these tests do not run, each with the reason and with what checks it instead.
 NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -q -e '.[demo]' && .venv/bin/python manage.py demo": (
@@ -55,6 +57,12 @@ NOT_RUN = {
     "python manage.py horsies_task output ID --follow": "it follows the task of this test, which waits for a day",
     "python manage.py db_worker --batch --queue-name '*'": "a command of django-tasks-db, not of this package",
     "python manage.py procrastinate worker": "a command of procrastinate, not of this package",
+    "useradd --system --home-dir /srv/shop --shell /bin/bash shop": ROOT_ONLY,
+    "su postgres -c 'createuser --pwprompt shop'": ROOT_ONLY,
+    "su postgres -c 'createdb --owner shop shop'": ROOT_ONLY,
+    "python3 -m venv /srv/shop/.venv": ROOT_ONLY,
+    "chown -R shop /srv/shop": ROOT_ONLY,
+    ". /srv/shop/.venv/bin/activate": ROOT_ONLY,
     'python -m tests.private_names "django==6.2a1"': "that version does not exist yet, and it needs mypy",
 }
 

@@ -26,7 +26,8 @@ from ...ops.metrics.history import FAILED, RETRIED, History, Period, attempt_his
 from ...ops.payload_view.excerpt import excerpt_of
 from ..actions.action_admin import ActionAdmin
 from ..ages import relative_time
-from ..charts import LABELS, Chart, Panel, Series
+from ..attempt_charts import LABELS
+from ..charts import Chart, Panel, Series
 from ..formatting import format_count, format_time, text_block
 from ..links import Links
 from ..periods import TEXTS, chart_title, chosen_period, counted_until, minutes_ahead, period_tabs

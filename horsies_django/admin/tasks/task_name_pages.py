@@ -21,8 +21,8 @@ from ...ops.metrics.history import COMPLETED, DAY, Period, attempt_history, roll
 from ...ops.metrics.tasks import MAX_NAMES, NAME_ORDERS, busiest_names
 from ...ops.payload_view.contents import PARTS
 from ...ops.task_options import options_in_force
+from ..attempt_charts import outcome_chart, time_chart
 from ..base import read_database, replica_note
-from ..charts import outcome_chart, time_chart
 from ..errors.rows import error_rows, errors_url
 from ..formatting import short
 from ..links import Links

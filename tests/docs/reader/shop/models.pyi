@@ -8,8 +8,10 @@ class Account(models.Model):
 
 class Mail(models.Model):
     objects: ClassVar[models.Manager[Self]]
-    to: models.CharField[Any, Any]
+    to: models.EmailField[Any, Any]
 
 class Order(models.Model):
     objects: ClassVar[models.Manager[Self]]
-    email: models.CharField[Any, Any]
+    item: models.CharField[Any, Any]
+    email: models.EmailField[Any, Any]
+    created_at: models.DateTimeField[Any, Any]
