@@ -424,13 +424,14 @@ def test_a_worker_is_linked_only_if_it_exists_and_the_user_may_view_it(client):
     assert "/horsies_django/worker/w/" not in html_of(client, handle)
 
 
-def test_the_page_of_a_workflow_task_names_workflow_and_node(staff):
+def test_the_page_of_a_workflow_task_leads_to_workflow_and_node(client):
     root = Workflow("import all", [tasks.noop.node(node_id="fetch")()]).start()
+    address = reverse("admin:horsies_django_workflow_change", args=[root.id])
 
-    html = html_of(staff, Task.objects.get(workflow_id=root.id))
+    html = html_of(log_in(client, "view_task", "view_workflow"), Task.objects.get(workflow_id=root.id))
 
-    assert "import all" in html
-    assert "fetch" in html
+    assert f'<a href="{address}">import all</a>' in html
+    assert f'<a href="{address}?node=0#node">fetch</a>' in html
 
 
 def test_the_page_of_an_ended_task_does_not_poll(staff, drain):

@@ -269,6 +269,15 @@ def test_selected_workers_are_asked_to_stop(staff):
     assert [row.pk for row in stopping] == ["w-1"]
 
 
+def test_the_page_of_a_worker_has_the_times_of_its_states_alone(staff):
+    register()
+    client = staff("view_worker")
+
+    assert "Quiet since" not in page(client, "w-1")
+    Worker.objects.update(quiet_since=NowPlus(-60))
+    assert "Quiet since" in page(client, "w-1")
+
+
 def test_a_stop_request_does_not_overwrite_a_concurrent_one(staff):
     register()
     client = staff("view_worker", "stop_worker")

@@ -224,10 +224,12 @@ class TaskFields:
     @admin.display(description=_("node"))
     def page_node_id(self, task: Any) -> SafeString | str:
         """The node of the workflow that it is."""
-        if self.node is None:
-            return ""
         node = self.node
-        return self.links.to(WorkflowTask, node.pk, node.node_id) if node.pk else ""
+        if node is None or node.pk is None:
+            return ""
+        if (url := self.links.url(Workflow, node.workflow_id, node=str(node.task_index))) is None:
+            return node.node_id
+        return format_html('<a href="{}#node">{}</a>', url, node.node_id)
 
     @admin.display(description=_("run again from"))
     def page_rerun_of(self, task: Any) -> SafeString | str:

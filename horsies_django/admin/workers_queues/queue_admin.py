@@ -199,18 +199,14 @@ class QueueAdmin(LiveAdmin):
         return self.has_right(request, "delete") and is_deletable
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the form's fields, without ``paused``: saving an outdated page must not resume a queue."""
+        """Return the form's fields. Tasks refer to the name, and saving an outdated page must not resume a queue."""
         is_fresh = obj is None and PAUSE.is_allowed(request, self.model)
-        return ["name", *(["paused"] if is_fresh else []), *COLUMNS]
+        return [*(["name"] if obj is None else []), *(["paused"] if is_fresh else []), *COLUMNS]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         """Show beside each field what applies if it is empty."""
         texts = {name: f"{_help_text(name)} {default}" for name, default in _defaults(obj).items()}
         return super().get_form(request, obj, change, **{"help_texts": texts} | kwargs)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Make the name of an existing queue read-only, because tasks refer to it."""
-        return [] if obj is None else ["name"]
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Write old and new values of edited fields to the history."""

@@ -104,6 +104,10 @@ def attach_status(workers: Sequence[Any], site: AdminSite, request: HttpRequest)
         worker.state_label, worker.load = status_label(worker.status), format_load(worker.status)
 
 
+#: The times of a worker, of which it has most only in some states.
+_TIMES: Final = ("started_at", "stalled_since", "quiet_since", "stop_requested_at")
+
+
 class WorkerList(ChangeList):
     """Lists workers with their load."""
 
@@ -132,21 +136,12 @@ class WorkerAdmin(LiveAdmin):
     sortable_by = ()
     change_form_template = "admin/horsies_django/worker_change_form.html"
     fieldsets = (
-        (None, {"fields": ("id", "name", ("hostname", "pid"), ("backend", "version", "code_version"))}),
+        (None, {"fields": ("name", ("hostname", "pid"), ("backend", "version", "code_version"))}),
         (_("Serves"), {"fields": ("shown_queues", ("threads", "async_slots"))}),
-        (
-            _("Times"),
-            {
-                "fields": (
-                    ("shown_started_at", "shown_last_beat_at", "shown_stalled_since"),
-                    ("shown_quiet_since", "shown_stop_requested_at"),
-                )
-            },
-        ),
+        (_("Times"), {"fields": [f"shown_{column}" for column in _TIMES]}),
     )
 
     shown_started_at = time_column("started_at", _("started at"))
-    shown_last_beat_at = time_column("last_beat_at", _("last heartbeat at"))
     shown_stalled_since = time_column("stalled_since", _("stands still since"))
     shown_quiet_since = time_column("quiet_since", _("quiet since"))
     shown_stop_requested_at = time_column("stop_requested_at", _("stop requested at"))
@@ -154,6 +149,12 @@ class WorkerAdmin(LiveAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Return all fields."""
         return flatten_fieldsets(self.fieldsets)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out the times of states that the worker is not in."""
+        *others, (title, _options) = super().get_fieldsets(request, obj)
+        times = [f"shown_{column}" for column in _TIMES if getattr(obj, column, None)]
+        return [*others, (title, {"fields": times})]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Annotate the times of its state, by the database's clock."""

@@ -89,8 +89,6 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
                     "queue_name",
                     "priority",
                     "backend",
-                    "root_id",
-                    "depth",
                     "is_replaced",
                     "shown_kept_until",
                 )
@@ -109,12 +107,11 @@ class WorkflowAdmin(SearchAdmin, ActionAdmin):
         return flatten_fieldsets(self.fieldsets)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out fields without a value, and those about subworkflows for a root workflow."""
+        """Leave out fields without a value."""
         fieldsets = super().get_fieldsets(request, obj)
         if obj is None:
             return fieldsets
         hidden = {name for name in self.get_readonly_fields(request) if _is_empty(obj, _COLUMNS_OF.get(name, name))}
-        hidden |= set() if obj.depth else {"root_id"}
         shown = [(title, [name for name in options["fields"] if name not in hidden]) for title, options in fieldsets]
         return [(title, {"fields": names}) for title, names in shown if names]
 

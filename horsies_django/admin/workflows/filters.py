@@ -29,6 +29,7 @@ class WorkflowStateFilter(ChoiceFilter):
             ),
         )
         for status, label in WorkflowStatus.choices
+        if status != WorkflowStatus.PENDING  # no workflow stays in it
     }
 
 

@@ -87,7 +87,6 @@ class WorkflowPage:
         ended = row.completed_at or row.cancelled_at
         moments = {
             _("Sent"): row.sent_at,
-            _("Started"): row.started_at,
             _("Paused"): row.paused_at,
             _("Finished"): ended,
             _("Deadline"): row.good_until,
