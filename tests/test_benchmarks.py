@@ -422,7 +422,7 @@ def test_tasks_sent_on_a_timetable_by_several_processes_all_begin_once(tmp_path)
             assert figures[loads.sent(each)] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_transactions_of_another_application_are_timed_beside_our_drain(server, tmp_path):
     options = parse(["--tasks", "500"])
     config = HarnessConfig(MEASURES["neighbour"].max_tasks(options), threads=4, logs=tmp_path)
@@ -469,7 +469,7 @@ def test_a_drain_whose_backlog_never_runs_out_begins_each_task_once_while_others
     assert len(next((tmp_path / "results").glob("*-retention-*.csv")).read_text().splitlines()) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_bodies_of_the_measure_orm_save_their_rows_at_both_settings(server, tmp_path):
     options = parse(["--tasks", "100"])
     config = HarnessConfig(MEASURES["orm"].max_tasks(options), threads=4, logs=tmp_path)
@@ -483,7 +483,7 @@ def test_the_bodies_of_the_measure_orm_save_their_rows_at_both_settings(server, 
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_our_worker_runs_the_workflows_of_a_benchmark_to_their_end(tmp_path):
     config = HarnessConfig(max_tasks=31, threads=4, logs=tmp_path)
     with open_harness(OURS, Path(sys.executable), NOWHERE, config) as harness, harness.workers(1) as (group, _):
