@@ -61,7 +61,6 @@ def test_the_delivery_of_the_demo_fails_until_its_cause_is_fixed(manage, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_a_user_can_approve_the_report_of_the_demo(manage):
     process = manage("demo", "--patience", "600")
     wait_until(lambda: reports().exists(), limit=60)

@@ -2,8 +2,8 @@
 
 A page uses one like this::
 
-history = attempt_history(database, minute, DAY, task_name="shop.ship")
-context["chart"] = outcome_chart("attempts", _("Attempts"), history, url_of_the_task_list, task_name="shop.ship")
+    history = attempt_history(database, minute, DAY, task_name="shop.ship")
+    context["chart"] = outcome_chart("attempts", _("Attempts"), history, url_of_the_task_list, task_name="shop.ship")
 """
 
 from __future__ import annotations

@@ -46,12 +46,13 @@ TASK_OR_NIGHTLY = [
 def large(request, django_db_setup, django_db_blocker) -> Iterator[set[str]]:
     """Connect to a database of many tasks, and yield the names of its big tables. ``--reuse-db`` keeps it."""
     if connection.vendor != "postgresql":
-        pytest.skip("only PostgreSQL is promised to cope with a million tasks")
-    with django_db_blocker.unblock(), separate_database("large", is_kept=request.config.getoption("reuse_db")):
+        pytest.skip("only PostgreSQL is promised to cope with so many tasks")
+    is_nightly = any(item.get_closest_marker("nightly") for item in request.session.items)
+    number, is_kept = TASKS if is_nightly else IN_THE_GATE, request.config.getoption("reuse_db")
+    with django_db_blocker.unblock(), separate_database(f"large_{number}", is_kept=is_kept):
         call_command("migrate", verbosity=0)
         if not Task.objects.exists():
-            is_nightly = any(item.get_closest_marker("nightly") for item in request.session.items)
-            build(number=TASKS if is_nightly else IN_THE_GATE)
+            build(number=number)
             # The last row. This process knows its name, unlike those of the others: it can be run again.
             ended = {"status": "COMPLETED", "attempt": 1, "claim": 1, "completed_at": timezone.now()}
             Task.objects.create(task_name=echo.module_path, **ended)

@@ -434,6 +434,16 @@ def test_the_page_of_a_workflow_task_leads_to_workflow_and_node(client):
     assert f'<a href="{address}?node=0#node">fetch</a>' in html
 
 
+def test_the_page_of_a_workflow_task_names_workflow_and_node_to_who_may_not_view_them(staff):
+    root = Workflow("import all", [tasks.noop.node(node_id="fetch")()]).start()
+
+    html = html_of(staff, Task.objects.get(workflow_id=root.id))
+
+    assert "import all" in html
+    assert "fetch" in html
+    assert "/horsies_django/workflow/" not in html
+
+
 def test_the_page_of_an_ended_task_does_not_poll(staff, drain):
     handle = tasks.noop.send()
     drain()

@@ -111,16 +111,17 @@ def test_every_check_elsewhere_exists():
 def test_the_models_of_the_pages_are_those_that_the_index_links():
     stubs, models = [
         {
-            (model.name, field)
+            (model.name, *field)
             for model in ast.parse(path.read_text()).body
             if isinstance(model, ast.ClassDef)
-            for field in re.findall(r"^    (\w+)(?: =|:) models\.", ast.unparse(model), re.M)
+            for field in re.findall(r"^    (\w+)(?: =|:) models\.(\w+)", ast.unparse(model), re.M)
         }
         for path in (READER / "shop" / "models.pyi", ROOT / "docs" / "examples" / "shop" / "models.py")
     ]
 
     assert "](examples/shop/models.py)" in PAGES["docs/index.md"]
     assert stubs == models
+    assert ("Order", "email", "EmailField") in stubs
 
 
 @pytest.mark.django_db

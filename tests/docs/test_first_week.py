@@ -1,4 +1,7 @@
-"""The settings, the variables and the cron job of docs/first-week.md; tests/docs/test_commands.py runs its commands."""
+"""The settings, the variables and the cron job of docs/first-week.md.
+
+tests/docs/test_commands.py runs its commands, but not those of root.
+"""
 
 from __future__ import annotations
 

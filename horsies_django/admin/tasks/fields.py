@@ -305,7 +305,7 @@ def _node_of(task: Task) -> WorkflowTask | None:
     if task.workflow_id is None:
         return None
     nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk).select_related("workflow")
-    columns = ("node_id", "workflow__name", "workflow__status", "workflow__is_batch")
+    columns = ("node_id", "task_index", "workflow__name", "workflow__status", "workflow__is_batch")
     gone = WorkflowTask(workflow=Workflow(pk=task.workflow_id, name=str(task.workflow_id), status=""))
     return nodes.only(*columns).first() or gone
 

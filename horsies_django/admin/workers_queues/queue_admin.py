@@ -199,7 +199,10 @@ class QueueAdmin(LiveAdmin):
         return self.has_right(request, "delete") and is_deletable
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the form's fields. Tasks refer to the name, and saving an outdated page must not resume a queue."""
+        """Return the form's fields: the name and ``paused`` only for a new queue.
+
+        Tasks refer to the name, and saving an outdated page must not resume a queue.
+        """
         is_fresh = obj is None and PAUSE.is_allowed(request, self.model)
         return [*(["name"] if obj is None else []), *(["paused"] if is_fresh else []), *COLUMNS]
 

@@ -104,7 +104,7 @@ def attach_status(workers: Sequence[Any], site: AdminSite, request: HttpRequest)
         worker.state_label, worker.load = status_label(worker.status), format_load(worker.status)
 
 
-#: The times of a worker, of which it has most only in some states.
+#: Times of a worker. All but the first are empty unless it is in that state.
 _TIMES: Final = ("started_at", "stalled_since", "quiet_since", "stop_requested_at")
 
 
@@ -152,9 +152,12 @@ class WorkerAdmin(LiveAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out the times of states that the worker is not in."""
-        *others, (title, _options) = super().get_fieldsets(request, obj)
-        times = [f"shown_{column}" for column in _TIMES if getattr(obj, column, None)]
-        return [*others, (title, {"fields": times})]
+        hidden = {f"shown_{column}" for column in _TIMES if not getattr(obj, column, None)}
+        fieldsets = super().get_fieldsets(request, obj)
+        return [
+            (title, {"fields": [name for name in options["fields"] if name not in hidden]})
+            for title, options in fieldsets
+        ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Annotate the times of its state, by the database's clock."""
