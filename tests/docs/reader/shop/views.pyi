@@ -1,0 +1,3 @@
+from django.http import HttpRequest, HttpResponse
+
+def ask(request: HttpRequest) -> HttpResponse: ...
