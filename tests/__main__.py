@@ -1,4 +1,4 @@
-"""``python -m tests``: the whole suite on SQLite and on PostgreSQL.
+"""``python -m tests``: the whole suite on SQLite and on PostgreSQL; with ``--postgresql``, only on that.
 
 DATABASE_URL names the PostgreSQL server; without it, one is started: with the programs in the folder POSTGRESQL_BIN,
 such as ``/usr/lib/postgresql/15/bin``, or else those of a wheel. Further arguments go to
@@ -24,10 +24,13 @@ from uuid import uuid4
 from tests.tally import tally
 
 #: Processes of pytest on each database, in the quick run and in the slow one, whose tests mostly wait.
-PROCESSES: Final = {"SQLite": (2, 2), "PostgreSQL": (4, 5)}
+PROCESSES: Final = {"SQLite": (2, 1), "PostgreSQL": (4, 6)}
 
 #: Test modules that are compiled before the run, rather than by each of its processes.
 MANY_FILES: Final = 50
+
+#: The flag that leaves out the run on SQLite.
+ONLY_POSTGRESQL: Final = "--postgresql"
 
 #: The exit status of pytest when it collects no tests.
 NO_TESTS_COLLECTED: Final = 5
@@ -159,12 +162,13 @@ class Suite:
 
 
 def main() -> int:
-    """Run both at the same time and return the first failure.
+    """Run both at the same time, or only one, and return the first failure.
 
     SQLite leaves out the tests that are marked as ``once``. Those marked as ``alone``, which are slow, run after all
     others: they count statements or processes of the whole server.
     """
-    arguments = sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != ONLY_POSTGRESQL]
+    is_on_both = len(arguments) == len(sys.argv[1:])
     are_slow = "-m" in arguments
     if not are_slow:
         arguments = ["-m", "not slow", *arguments]
@@ -181,16 +185,11 @@ def main() -> int:
         kept = os.environ.get("TEST_RESULTS")
         results = Path(kept or stack.enter_context(tempfile.TemporaryDirectory(prefix="horsies-results-")))
         url = stack.enter_context(postgres())
-        print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
-        suites = [
-            Suite("PostgreSQL", url, results, [*arguments, *parallel("PostgreSQL")], is_shown=True),
-            Suite(
-                "SQLite",
-                stack.enter_context(sqlite()),
-                results,
-                [*_restrict("not once", arguments), *parallel("SQLite")],
-            ),
-        ]
+        print(f"\n=== the suite on PostgreSQL{', and on SQLite beside it' * is_on_both} ===", flush=True)
+        suites = [Suite("PostgreSQL", url, results, [*arguments, *parallel("PostgreSQL")], is_shown=True)]
+        if is_on_both:
+            on_sqlite = [*_restrict("not once", arguments), *parallel("SQLite")]
+            suites.append(Suite("SQLite", stack.enter_context(sqlite()), results, on_sqlite))
         statuses = [suite.wait() for suite in suites]
         if are_slow:
             print("\n=== the tests that run alone, on PostgreSQL ===", flush=True)

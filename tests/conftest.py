@@ -66,12 +66,14 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark nightly tests as slow, and those that use no database as the same on any."""
+    """Mark nightly tests as slow, slow ones on SQLite as nightly, and those that use no database as the same on any."""
     for item in items:
-        if item.get_closest_marker("nightly"):
+        marks = {mark.name for mark in item.iter_markers()}
+        if "nightly" in marks:
             item.add_marker(pytest.mark.slow)
+        elif "slow" in marks and "sqlite" not in marks and connection.vendor == "sqlite":
+            item.add_marker(pytest.mark.nightly)
         if not _uses_database(item):
             item.add_marker(pytest.mark.once)
 

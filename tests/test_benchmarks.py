@@ -437,6 +437,7 @@ def test_transactions_of_another_application_are_timed_beside_our_drain(server, 
     assert figures["WAL bytes/task"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_tasks_sent_beside_long_transactions_all_begin_once_though_a_worker_is_restarted(server, tmp_path, monkeypatch):
     monkeypatch.setattr(long_transactions, "RATE", 50)
@@ -455,6 +456,7 @@ def test_tasks_sent_beside_long_transactions_all_begin_once_though_a_worker_is_r
     assert (snapshots[0], snapshots[-1]) == (0, 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_drain_whose_backlog_never_runs_out_begins_each_task_once_while_others_are_deleted(server, tmp_path):
     options = parse(["--long-minutes", "0.2", "--folder", str(tmp_path)])

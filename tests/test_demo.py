@@ -72,6 +72,7 @@ def test_a_user_can_approve_the_report_of_the_demo(manage):
     assert re.search(r"Approved by \w+\.", process.output)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.once
 def test_the_demo_leaves_its_site_running_if_asked(manage):

@@ -17,7 +17,7 @@ from tests.about.jobs import atouch, lock_and_count, touch
 from tests.about.models import Customer, Order
 from tests.conftest import wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.sqlite]
 
 BODIES = touch, atouch, lock_and_count
 

@@ -305,6 +305,7 @@ def test_a_user_with_one_action_permission_gets_only_its_actions(model, permissi
     assert Offered(client.get(target.list)).actions == own_actions
 
 
+@pytest.mark.nightly
 @each_action
 def test_the_action_permission_allows_the_action_on_the_page_of_a_row(model, action):
     client = client_of(view_permission(model), f"{action.permission_name}_{model._meta.model_name}")
@@ -318,6 +319,7 @@ def test_the_action_permission_allows_the_action_on_the_page_of_a_row(model, act
         assert LogEntry.objects.filter(object_id=str(target.row.pk)).count() == 1
 
 
+@pytest.mark.nightly
 @each_action
 def test_the_action_permission_allows_the_action_in_the_list(model, action):
     target = new_target(model, action)
@@ -331,6 +333,7 @@ def test_the_action_permission_allows_the_action_in_the_list(model, action):
     assert LogEntry.objects.filter(object_id=str(target.row.pk)).count() == 1
 
 
+@pytest.mark.nightly
 @each_model
 def test_a_superuser_is_offered_all_actions(model):
     rows = create_rows(model)
@@ -345,6 +348,7 @@ def test_a_superuser_is_offered_all_actions(model):
         }
 
 
+@pytest.mark.nightly
 @each_action
 def test_a_superuser_may_run_each_action(model, action):
     target = new_target(model, action)

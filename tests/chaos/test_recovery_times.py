@@ -76,6 +76,7 @@ def test_the_tasks_of_a_killed_runner_run_again_within_three_seconds(worker, tmp
     assert_fast(3, trial)
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 def test_the_tasks_of_a_killed_worker_run_elsewhere_after_the_threshold(worker, tmp_path):
     threshold, check = 3.0, 0.5  # so long that no worker looks dead after a brief pause

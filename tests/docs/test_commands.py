@@ -107,6 +107,14 @@ def blocks_to_run(page: str) -> list[list[Command]]:
     return [block for block in blocks if block and block[-1].text != OWN_DATABASE]
 
 
+#: The pages with commands; by day those of a user who begins.
+EACH_PAGE = [
+    pytest.param(page, marks=() if page in ("README.md", "docs/first-week.md") else pytest.mark.nightly)
+    for page in PAGES
+    if page != TUTORIAL and blocks_to_run(page)
+]
+
+
 def test_commands_are_found_in_blocks_and_in_the_text():
     assert len(ALL) > 60
     assert len([command for command in ALL if not command.is_in_block]) > 20
@@ -168,7 +176,7 @@ def new_project(project, tmp_path) -> Iterator[Callable[[], Path]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page != TUTORIAL and blocks_to_run(page)])
+@pytest.mark.parametrize("page", EACH_PAGE)
 def test_the_commands_of_a_page_run(page, checkout, activated, new_project):
     for block in blocks_to_run(page):
         folder = checkout if block[0].text.startswith(IN_CHECKOUT) else new_project()

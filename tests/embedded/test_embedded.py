@@ -159,6 +159,7 @@ def assert_put_back(handle):
     assert not Worker.objects.exists()
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 class TestRunserver:

@@ -84,7 +84,10 @@ def isolate_primary(servers: Servers) -> None:
     pass_time(1.0)
 
 
-@pytest.mark.parametrize("fault", [stop_in_order, kill_primary, isolate_primary])
+@pytest.mark.parametrize(
+    "fault",
+    [kill_primary, *(pytest.param(fault, marks=pytest.mark.nightly) for fault in (stop_in_order, isolate_primary))],
+)
 def test_a_failover_to_a_synchronous_replica_loses_no_acknowledged_send(servers, load, fault):
     began = time.time()
     fault(servers)

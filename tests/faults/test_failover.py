@@ -92,7 +92,10 @@ def test_a_failover_to_a_lagging_replica_has_the_documented_effects(replica, pro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ends_meanwhile", [False, True], ids=["goes on", "ends during the outage"])
+@pytest.mark.parametrize(
+    "ends_meanwhile",
+    [pytest.param(False, id="goes on", marks=pytest.mark.nightly), pytest.param(True, id="ends during the outage")],
+)
 def test_a_worker_that_claims_a_task_again_after_a_failover_drops_the_first_end(
     replica, proxy, start, tmp_path, ends_meanwhile
 ):

@@ -39,8 +39,10 @@ def pooler(own_cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "size", "settings"),
-    [("session", ENOUGH, [PLAIN, PLAIN]), ("transaction", FEW, [PLAIN, POOLED])],
-    ids=["session", "transaction"],
+    [
+        pytest.param("session", ENOUGH, [PLAIN, PLAIN], id="session", marks=pytest.mark.nightly),
+        pytest.param("transaction", FEW, [PLAIN, POOLED], id="transaction"),
+    ],
 )
 def test_workers_behind_pgbouncer_lose_no_task_and_do_not_listen(own_cluster, pooler, start, mode, size, settings):
     url = pooler(mode, size)
@@ -166,7 +168,10 @@ def test_workers_and_waiters_behind_pgbouncer_listen_over_another_alias(own_clus
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_pooled", [False, True], ids=["another database", "another pooler"])
+@pytest.mark.parametrize(
+    "is_pooled",
+    [pytest.param(False, id="another database"), pytest.param(True, id="another pooler", marks=pytest.mark.nightly)],
+)
 def test_a_worker_whose_listen_database_leads_elsewhere_says_so_and_polls(own_cluster, pooler, start, is_pooled):
     url = pooler("transaction", FEW)
     wrong = pooler("transaction", FEW) if is_pooled else own_cluster.url.replace("/postgres?", "/template1?")

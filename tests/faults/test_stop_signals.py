@@ -118,6 +118,7 @@ def test_two_signals_make_a_drain_called_from_python_raise_keyboard_interrupt(on
     assert "interrupted True False" in process.output
 
 
+@pytest.mark.sqlite
 def test_a_second_signal_ends_a_drain_that_waits_for_sqlites_write_lock(manage, tmp_path):
     if connection.vendor != "sqlite":
         pytest.skip("runs with the tests on SQLite")

@@ -174,6 +174,7 @@ def test_while_the_database_is_away_the_sender_is_told_to_come_back(post):
     assert post("/open/", event(1)) == 200
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 def test_an_event_that_comes_twenty_times_has_one_effect_although_runners_are_killed(post_to_runserver, worker):
     worker("-v0", "--processes", "2", runners=2)

@@ -57,6 +57,7 @@ def rows_read(action):
     return count
 
 
+@pytest.mark.nightly
 def test_readers_that_wait_read_the_last_chunk_of_each_task(keys):
     places = [Place(key, CHUNKS) for key in keys[:100]]
 
@@ -73,6 +74,7 @@ def test_readers_get_what_they_lack_and_read_no_more(keys):
     assert rows_read(lambda: TaskHandle(keys[0]).output(CHUNKS - 10)) < 50
 
 
+@pytest.mark.nightly
 def test_a_task_that_writes_reads_nothing_of_others(keys):
     jobs.writes.send(["x"])
 

@@ -29,6 +29,7 @@ SYSTEMS = [
 ]
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 @pytest.mark.django_db  # runs on both databases
 @pytest.mark.parametrize("system", SYSTEMS)

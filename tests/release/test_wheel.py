@@ -214,6 +214,7 @@ def test_the_admin_has_its_pages_static_files_and_translations(installed, projec
     assert "static files of the package" in installed.evaluate("import pages", project)
 
 
+@pytest.mark.nightly
 def test_the_demo_runs_on_the_wheel(installed, tmp_path):
     """The demo belongs to the test project, which needs nothing else of the checkout."""
     shutil.copytree(ROOT / "testproject", tmp_path / "testproject", ignore=shutil.ignore_patterns("__pycache__"))

@@ -10,7 +10,6 @@ from horsies_django import TaskStatus
 from horsies_django.db.now import Now
 from horsies_django.models import Task, TaskStep
 from horsies_django.testing import run
-from tests.database import is_postgres
 from tests.jobs.models import Entry
 from tests.steps import scripts
 from tests.steps.programs import Actual, Plain, programs
@@ -138,15 +137,18 @@ WHOLE = [
 ]
 
 
-#: The first deaths: the odd points on PostgreSQL, the even ones on SQLite.
-POINTS = range(1 if is_postgres() else 2, 50, 2)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_a_program_that_dies_at_each_point_does_what_the_plain_interpreter_does(is_async):
+@pytest.mark.parametrize(
+    ("is_async", "points"),
+    [
+        pytest.param(False, range(1, 50, 4), id="every fourth point"),
+        pytest.param(False, range(1, 50), id="function", marks=pytest.mark.nightly),
+        pytest.param(True, range(1, 50), id="coroutine", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_program_that_dies_at_each_point_does_what_the_plain_interpreter_does(is_async, points):
     whole = [*WHOLE, ("gather", [("step", "a"), ("fail", "b"), ("step", "c")])] if is_async else WHOLE
-    for turn, point in enumerate(POINTS):
+    for turn, point in enumerate(points):
         check(whole, crashes={point, point + 5}, cancels={turn % 4}, sent=turn % 2, retries=0, is_async=is_async)
 
 

@@ -13,7 +13,7 @@ from tests.jobs.models import Entry
 from tests.steps import gateway_jobs as jobs
 from tests.steps.test_batches_killed import WITH_PROGRESS, is_running, kill_a_runner
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.sqlite]
 
 
 def test_killed_runners_repeat_no_atomic_step_and_change_no_payload(worker, tmp_path):

@@ -11,6 +11,7 @@ from tests.jobs import tasks
 from tests.jobs.models import Entry
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 def test_each_task_leaves_exactly_one_entry_in_the_ledger(manage, tmp_path):
     count, processes = (2_000, 2) if connection.vendor == "sqlite" else (20_000, 4)

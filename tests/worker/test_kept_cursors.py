@@ -303,6 +303,7 @@ def test_concurrent_runners_claim_each_task_once_and_leave_none():
     run_beside_senders(PollingWorker, ["default"])
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_worker_that_is_restarted_beside_a_long_transaction_soon_reads_few_entries_again(worker):
     ended = 100_000

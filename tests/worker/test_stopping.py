@@ -190,6 +190,7 @@ def test_a_drain_continues_after_many_bodies_end_their_process(manage):
     assert good.value(0) == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
     process = manage("horsies_worker", "--drain", "--processes", "2", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")

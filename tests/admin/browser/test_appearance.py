@@ -88,6 +88,7 @@ def test_no_page_scrolls_sideways(browser, pages, width):
     assert wide == []
 
 
+@pytest.mark.nightly
 def test_html_in_names_is_escaped_on_every_page(browser, pages):
     injected, without_names = [], []
     for name in open_each(browser, pages):

@@ -37,7 +37,9 @@ def rows(transactional_db):
     Workflow("a-workflow-of-a-long-name-" * 3, [tasks.noop.node()()]).start()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1440, "dark"), (390, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), pytest.param(1440, "dark", marks=pytest.mark.nightly), (390, "light")]
+)
 def test_all_that_matters_is_seen_without_scrolling_sideways(browser, rows, width, scheme):
     browser.use_desktop_screen(width) if width > 1000 else browser.use_phone_screen(width)
     browser.set_color_scheme(scheme)

@@ -64,6 +64,7 @@ def test_the_report_grows_while_its_task_writes_it(browser, worker):
     browser.await_text("Log and output")
 
 
+@pytest.mark.nightly
 def test_on_an_asgi_server_the_report_grows_until_its_task_is_cancelled(on_asgi, worker):
     handle = start(on_asgi)
     worker()

@@ -30,9 +30,10 @@ TASKS: Final = 300_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of this folder as slow."""
+    """Mark all tests of this folder as nightly and slow."""
     for item in items:
         if HERE in item.path.parents:
+            item.add_marker(pytest.mark.nightly)
             item.add_marker(pytest.mark.slow)
 
 

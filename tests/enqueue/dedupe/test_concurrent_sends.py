@@ -25,6 +25,7 @@ def unique_note(**options):
     return jobs.note.with_options(unique=Unique(by=("name",), **options))
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 @pytest.mark.parametrize("until", ["started", "done", "success", None])
 def test_skip_creates_one_task_and_gives_every_sender_its_id(transactional_db, senders, until):
@@ -36,6 +37,7 @@ def test_skip_creates_one_task_and_gives_every_sender_its_id(transactional_db, s
     assert [handle.replayed for handle in results].count(False) == 1
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 def test_raise_creates_one_task_and_gives_every_other_sender_an_error(transactional_db, senders):
     results = run_concurrently(senders, lambda number: unique_note(on_conflict="raise").send("a", str(number)))

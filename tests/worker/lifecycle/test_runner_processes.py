@@ -81,7 +81,10 @@ def test_only_the_crashed_runner_is_replaced(worker, gate):
     assert Worker.objects.filter(pid=kept).exists()
 
 
-@pytest.mark.parametrize("no_fork", ["0", "1"], ids=["forked", "not forked"])
+@pytest.mark.parametrize(
+    "no_fork",
+    [pytest.param("0", id="forked"), pytest.param("1", id="not forked", marks=pytest.mark.nightly)],
+)
 def test_a_runner_that_dies_is_replaced_though_the_project_reaps_all_processes(worker, no_fork):
     settings = {"DJANGO_SETTINGS_MODULE": "tests.worker.lifecycle.reaping_settings", "HORSIES_WORKER_NO_FORK": no_fork}
     process = worker("--processes", "2", runners=2, **settings)
