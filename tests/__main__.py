@@ -168,7 +168,7 @@ def main() -> int:
     others: they count statements or processes of the whole server.
     """
     arguments = [argument for argument in sys.argv[1:] if argument != ONLY_POSTGRESQL]
-    is_on_both = len(arguments) == len(sys.argv[1:])
+    is_on_both = ONLY_POSTGRESQL not in sys.argv
     are_slow = "-m" in arguments
     if not are_slow:
         arguments = ["-m", "not slow", *arguments]

@@ -272,6 +272,7 @@ def databases(server):
         return {name for (name,) in session.execute("SELECT datname FROM pg_database")}
 
 
+@pytest.mark.slow
 def test_a_kept_database_can_be_copied_and_is_dropped_at_the_end(server):
     name = "horsies_django_benchmark_test"
     with server.database(name) as url, psycopg.connect(url, autocommit=True) as left_open:
@@ -503,6 +504,7 @@ def test_four_peers_take_part_in_the_workflow_measure():
     assert names == {"horsies-django", "horsies", "horsies-tuned", "celery"}
 
 
+@pytest.mark.slow
 def test_an_exception_of_a_peer_is_reported_with_its_last_line(tmp_path):
     config = HarnessConfig(max_tasks=1, threads=1, logs=tmp_path)
 

@@ -95,6 +95,7 @@ def test_the_demo_leaves_its_site_running_if_asked(manage):
     assert not Worker.objects.exists()  # it stopped in order
 
 
+@pytest.mark.slow
 def test_approving_a_demo_that_does_not_run_is_an_error(manage):
     process = manage("demo", "--approve")
 

@@ -158,6 +158,7 @@ def test_a_manifest_fits_the_schema_of_kubernetes(path):
         kubernetes_validate.validate(manifest | {"unknown": 1}, KUBERNETES, strict=True)
 
 
+@pytest.mark.slow
 def test_the_compose_file_fits_the_compose_specification():
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     done = subprocess.run([*command, FOLDER / "compose.yaml"], capture_output=True, text=True, timeout=120, check=False)
@@ -341,6 +342,7 @@ def run_block(start, **replaced):
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_after_the_recipe_for_a_restored_backup_nothing_old_runs(drain):
     in_flight = [make(state) for state in ("scheduled", "pending", "retrying", "claimed", "running")]
@@ -389,6 +391,7 @@ def test_without_its_last_line_the_recipe_for_a_restored_backup_leaves_schedules
     assert not Entry.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_the_recipe_for_erasing_deletes_what_is_stored_of_one_person(drain):
     names = f'"{tasks.echo.task_name}", "{tasks.fail.task_name}"'

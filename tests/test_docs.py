@@ -209,6 +209,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_the_examples_of_a_page_give_the_results_that_it_shows(page, drain):

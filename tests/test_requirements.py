@@ -43,6 +43,7 @@ def test_each_requirement_id_occurs_once():
     assert sorted(ids) == sorted(set(ids))
 
 
+@pytest.mark.slow
 def test_each_requirement_names_tests_that_exist():
     missing = []
     for row in ROWS:
@@ -57,6 +58,7 @@ def test_each_requirement_names_tests_that_exist():
     assert missing == []
 
 
+@pytest.mark.slow
 def test_requirement_ids_do_not_occur_in_code_or_tests():
     assert [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

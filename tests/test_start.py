@@ -47,6 +47,7 @@ def test_the_start_of_django_imports_few_modules(apps, limit):
     assert len(new) <= limit, sorted(new)
 
 
+@pytest.mark.slow
 def test_a_process_without_the_admin_imports_what_a_send_needs():
     ours = {name for name in imported([*AUTH, "horsies_django"]) if name.startswith(("horsies_django.", "croniter"))}
 
@@ -55,6 +56,7 @@ def test_a_process_without_the_admin_imports_what_a_send_needs():
     assert not ours & {"croniter", "horsies_django.workflows.compile", "horsies_django.workflows.workflow"}
 
 
+@pytest.mark.slow
 def test_every_public_name_of_the_package_is_listed_and_loads_when_it_is_used():
     program = """
 import django

@@ -226,6 +226,7 @@ def test_a_deleted_row_can_have_no_new_task():
         touch.about(order)
 
 
+@pytest.mark.slow
 def test_calls_about_one_row_run_one_at_a_time(drain):
     orders = [Order.objects.create() for _ in range(2)]
     for order in orders * 3:

@@ -97,6 +97,7 @@ def test_the_page_of_a_row_lists_its_latest_tasks_with_state_error_attempts_and_
     assert table.count("<time datetime=") >= 3
 
 
+@pytest.mark.slow
 def test_the_table_has_ten_tasks_and_takes_one_statement_by_the_index(client):
     order = Order.objects.create()
     client = staff(client)
@@ -178,6 +179,7 @@ def test_errors_and_names_are_escaped(client):
     assert table.count("&lt;script&gt;") >= 4
 
 
+@pytest.mark.slow
 def test_every_kind_of_key_and_of_model_has_its_tasks_on_its_page(client):
     order = Order.objects.create()
     rows = [
@@ -258,6 +260,7 @@ assert {Order, Task} <= set(admin.site._registry)
 # From the page of a row to the list, and from a task to its row.
 
 
+@pytest.mark.slow
 def test_the_link_below_the_table_lists_all_tasks_about_the_row(client):
     ticket, other = Ticket.objects.create(), Ticket.objects.create()
     sent = {str(touch.about(ticket).send(number).id) for number in range(12)}
@@ -312,6 +315,7 @@ def test_the_page_of_a_task_links_its_row_and_all_tasks_about_it(client):
     assert not [query for query in captured if "about_ticket" in query["sql"]]
 
 
+@pytest.mark.slow
 def test_a_task_shows_its_row_as_text_if_there_is_no_page_of_it(client):
     seat = Seat.objects.create(row='b "7"', number=2, ticket=uuid4())
     composite = Task.objects.get(pk=touch.about(seat).send(1).id)

@@ -183,6 +183,7 @@ def test_deletes_inside_of_a_delete_cancel_their_own_tasks():
     assert statuses() == [GONE, GONE]
 
 
+@pytest.mark.slow
 def test_many_rows_are_deleted_with_few_statements():
     orders = Order.objects.bulk_create([Order() for _ in range(2_500)])
     for order in orders[::50]:
@@ -196,6 +197,7 @@ def test_many_rows_are_deleted_with_few_statements():
     assert len(of_tasks) <= 3 * 6, of_tasks
 
 
+@pytest.mark.slow
 def test_a_delete_without_tasks_looks_for_them_once_for_a_thousand_rows():
     Order.objects.bulk_create([Order() for _ in range(2_000)])
 

@@ -23,6 +23,7 @@ def counts_of(html):
     return re.findall(r'href="\?state=(\w+)&amp;of=0#nodes"><span[^>]*>.</span> ([^<]+)<', html)
 
 
+@pytest.mark.slow
 def test_a_batch_counts_its_tasks_by_state_and_retries_those_that_failed(client, drain):
     client = log_in(client, "view_workflow", "view_task", "retry_workflow")
     with Batch("newsletter", on_complete=tasks.noop) as batch:

@@ -150,6 +150,7 @@ def test_a_failing_action_on_all_matching_rows_logs_the_rows_it_has_changed(admi
     assert "1 changed" in LogEntry.objects.get().change_message
 
 
+@pytest.mark.slow
 def test_a_workflow_page_masks_the_sensitive_values_of_its_tasks(admin_client):
     nodes = {
         "paid": page_jobs.send_reminder.node()(recipient="geheim@x.y", note="open"),

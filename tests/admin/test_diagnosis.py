@@ -65,6 +65,7 @@ def test_a_scheduled_task_reports_when_it_is_due():
     assert reason.when == row_of(handle).enqueued_at
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_waits_for_its_retry(drain):
     policy = RetryPolicy.fixed([3_600], auto_retry_for=["DOWN"], jitter=False)
     handle = tasks.fixed.with_options(retry_policy=policy).send("k")
@@ -216,6 +217,7 @@ def test_a_worker_that_reports_no_slots_does_not_count_as_busy():
     assert codes(tasks.noop.send()) == ["NOTHING"]
 
 
+@pytest.mark.slow
 def test_the_count_of_tasks_that_run_first_has_a_bound():
     worker_row(threads=1)
     Task.objects.bulk_create([Task(task_name="x.y") for _ in range(MAX_COUNTED + 50)], batch_size=500)

@@ -132,6 +132,7 @@ def test_errors_beyond_the_first_fifty_are_counted_in_one_row(staff):
     assert text.count("Refused shop.errors") == 50
 
 
+@pytest.mark.slow
 def test_an_error_has_the_same_number_on_the_overview_in_the_list_and_on_its_page(staff):
     seed("a" * 12)
     numbers = {"5m": 1, "1h": 3, "24h": 7, "7d": 15}
@@ -203,6 +204,7 @@ def test_the_page_of_an_error_says_from_when_until_when_it_failed_and_not_that_i
     assert "Failing since" not in text
 
 
+@pytest.mark.slow
 def test_the_page_of_an_error_counts_its_tasks_now_and_links_to_them(staff, drain):
     for number in range(3):
         ship.send(number)
@@ -224,6 +226,7 @@ def test_the_page_of_an_error_counts_its_tasks_now_and_links_to_them(staff, drai
     assert len(client.get(states["failed"]).context["cl"].result_list) == 0
 
 
+@pytest.mark.slow
 def test_a_list_filtered_by_a_fingerprint_that_is_none_finds_nothing(staff):
     columns = {"task_name": "x", "status": "FAILED", "error_code": "X", "failed_at": datetime.now(UTC)}
     Task.objects.create(fingerprint="a" * 12, **columns)
@@ -236,6 +239,7 @@ def test_a_list_filtered_by_a_fingerprint_that_is_none_finds_nothing(staff):
     assert found == {"a" * 12: 1, "b" * 12: 0, "A" * 12: 0, "a": 0, "a" * 13: 0}
 
 
+@pytest.mark.slow
 def test_all_failed_tasks_of_an_error_are_retried_after_a_confirmation(staff, drain):
     for number in range(3):
         charge.send(order=number, card="")
@@ -256,6 +260,7 @@ def test_all_failed_tasks_of_an_error_are_retried_after_a_confirmation(staff, dr
     assert [row.pk for row in Task.objects.filter(status="FAILED")] == [other.id]
 
 
+@pytest.mark.slow
 def test_retrying_tasks_of_an_error_are_run_now_or_cancelled(staff, drain):
     for number in range(2):
         ship.send(number)
@@ -306,6 +311,7 @@ def test_an_error_that_is_not_counted_yet_has_a_page_too(staff, drain):
     assert client.get(page_of("nonsense")).status_code == 302
 
 
+@pytest.mark.slow
 def test_an_error_whose_tasks_are_deleted_says_so(staff, drain):
     charge.send(order=7, card="")
     drain()
@@ -366,6 +372,7 @@ def test_names_are_escaped(staff):
         assert "<script>alert" not in get(client, address)
 
 
+@pytest.mark.slow
 def test_the_pages_take_few_statements_with_many_errors(staff):
     for number in range(60):
         fingerprint = f"{number:012x}"

@@ -89,6 +89,7 @@ def test_damaged_arguments_without_names_are_listed_masked(staff):
     assert excerpts(staff) == [stars, f"{stars}, {stars}", f'{{"a": 1}}, {stars}']
 
 
+@pytest.mark.slow
 def test_a_large_value_is_not_loaded_and_shows_its_size(staff):
     Task.objects.create(task_name=ECHO, args=[large()], kwargs={"small": 1})
 
@@ -100,6 +101,7 @@ def test_a_large_value_is_not_loaded_and_shows_its_size(staff):
     assert re.fullmatch(r"\(1\.\d\sMB\), small=1|\(1\.9\sMB\), small=1", excerpts(staff)[0])
 
 
+@pytest.mark.slow
 def test_a_full_page_takes_no_more_queries_than_a_page_of_one_task(staff):
     counts = []
     for count in (1, 60):

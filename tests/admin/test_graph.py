@@ -39,6 +39,7 @@ def node(index, *waits_for, began=None, ended=None, status="COMPLETED", **more):
     )
 
 
+@pytest.mark.slow
 @given(graphs)
 @settings(max_examples=80, deadline=None)
 def test_no_two_boxes_overlap_and_each_edge_points_forward(graph):
@@ -60,6 +61,7 @@ def test_no_two_boxes_overlap_and_each_edge_points_forward(graph):
         assert xs[0] < xs[-1]
 
 
+@pytest.mark.slow
 @given(graphs)
 @settings(max_examples=40, deadline=None)
 def test_no_edge_runs_behind_a_box(graph):
@@ -74,6 +76,7 @@ def test_no_edge_runs_behind_a_box(graph):
                 assert not (left < next_x and x < left + WIDTH and top < y < top + HEIGHT)
 
 
+@pytest.mark.slow
 @given(graphs)
 @settings(deadline=None)
 def test_the_layout_does_not_depend_on_the_order_of_edges(graph):
@@ -82,6 +85,7 @@ def test_the_layout_does_not_depend_on_the_order_of_edges(graph):
     assert compute_layout(count, edges) == compute_layout(count, reversed(edges))
 
 
+@pytest.mark.slow
 @given(graphs)
 @settings(deadline=None)
 def test_only_edges_that_a_longer_path_implies_are_left_out(graph):

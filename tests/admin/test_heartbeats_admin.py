@@ -51,6 +51,7 @@ def test_a_search_finds_the_heartbeats_of_a_task(client, handles):
     assert found(q="nonsense") == 0
 
 
+@pytest.mark.slow
 def test_the_pages_of_the_list_show_each_heartbeat_once(client, handles):
     for _ in range(20):
         for task in Task.objects.all():

@@ -106,6 +106,7 @@ class TestTranslations:
 
         assert [pair for pair in edges if edge(pair[0]) != edge(pair[1])] == []
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not shutil.which("xgettext"), reason="GNU gettext is not installed")
     def test_the_po_file_has_every_text_of_the_code(self, language, tmp_path):
         copy = tmp_path / "horsies_django"

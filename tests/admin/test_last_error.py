@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.urls import reverse
@@ -24,6 +25,7 @@ def output_of(capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_retrying_task_shows_its_last_error_in_every_list_and_search(transactional_db, drain, staff, capsys):
     client = staff("view_task", "view_workflow")
     failing = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["DOWN"]))
@@ -59,6 +61,7 @@ def test_a_retrying_task_shows_its_last_error_in_every_list_and_search(transacti
     assert "error_code: DOWN" in output_of(capsys, "show", handle.id)
 
 
+@pytest.mark.slow
 def test_a_completed_retry_clears_the_error_of_the_earlier_attempt(transactional_db, drain, staff):
     handle = tasks.flaky.send("once", fails=1)
 
@@ -83,6 +86,7 @@ def test_tasks_with_errors_are_found_by_an_index(transactional_db):
         assert "horsies_task_error" in keys.explain()
 
 
+@pytest.mark.slow
 def test_the_tile_the_list_and_the_command_count_the_same_overdue_tasks(db, staff, capsys):
     long_ago = "2026-01-01T00:00Z"
     waits = Task.objects.create(task_name="jobs.waits", enqueued_at=long_ago)

@@ -68,6 +68,7 @@ def test_the_tasks_with_a_place_are_listed_by_name_with_state_and_since_when(cli
     assert "2 of 2" in html
 
 
+@pytest.mark.slow
 def test_what_waits_is_counted_and_its_list_is_linked(client):
     *_, third, fourth = send("acme", "acme", "acme", "acme")
     (other,) = send("bolt")
@@ -146,6 +147,7 @@ def test_the_list_counts_blocked_tasks_up_to_a_bound_in_one_statement_by_their_i
     assert not re.search(r"Seq Scan on horsies_tasks|SCAN horsies_tasks(?! USING)", plan), plan
 
 
+@pytest.mark.slow
 def test_a_limit_page_needs_as_many_statements_for_20_tasks_as_for_one(client):
     client = log_in(client, "view_limit", "view_task")
     counts = []

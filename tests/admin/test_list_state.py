@@ -80,6 +80,7 @@ def cells(client, **query):
 # Tabs.
 
 
+@pytest.mark.slow
 def test_each_tab_has_the_number_of_its_tasks_without_internal_steps(staff):
     for status in ENDS:
         make(status=status)
@@ -173,6 +174,7 @@ def test_each_active_filter_has_a_chip_that_removes_it(staff):
     assert listed.unfiltered_url == "?sort=oldest&state=failed"
 
 
+@pytest.mark.slow
 def test_defaults_and_empty_parameters_have_no_chip(staff):
     client = staff("view_task")
 
@@ -204,6 +206,7 @@ def test_oldest_first_shows_each_task_once_in_order_and_back(staff):
     assert labels == [("Oldest", ""), ("Older", "prev")]
 
 
+@pytest.mark.slow
 def test_a_search_from_the_oldest_says_how_far_it_came_and_continues(staff, monkeypatch):
     monkeypatch.setattr(scan, "CHUNKS", (2, 2))
     for _ in range(8):
@@ -236,6 +239,7 @@ def test_due_soonest_first_shows_each_task_once_in_order_and_back(staff, state):
     assert back == pages[::-1]
 
 
+@pytest.mark.slow
 def test_in_the_order_of_the_due_time_a_page_reads_a_bounded_number_of_tasks(staff, monkeypatch):
     monkeypatch.setattr(ordered, "SIZES", (10, 20))
     rows = make_scheduled(80)
@@ -251,6 +255,7 @@ def test_in_the_order_of_the_due_time_a_page_reads_a_bounded_number_of_tasks(sta
     assert "Searched rows in this order up to" in client.get(LIST, query).content.decode()
 
 
+@pytest.mark.slow
 def test_in_the_order_of_the_due_time_an_argument_search_reads_a_limited_number_for_a_page(staff, monkeypatch):
     monkeypatch.setattr(scan, "MAX_FILTERED_BYTES", 1)
     rows = make_scheduled(220)
@@ -332,6 +337,7 @@ def test_a_page_needs_at_most_14_statements_in_every_state(staff, state):
 # Rows.
 
 
+@pytest.mark.slow
 def test_failed_and_retrying_rows_show_the_error(staff, drain):
     policy = RetryPolicy.fixed([3_600] * 2, auto_retry_for=["DOWN"], jitter=False)
     tasks.fixed.with_options(retry_policy=policy).send("again")

@@ -32,6 +32,7 @@ def choices_of(client, parameter, **query):
     return {link["display"]: link.get("count") for link in links}, form
 
 
+@pytest.mark.slow
 def test_each_filter_knows_the_names_of_the_roll_ups_with_their_attempts(staff):
     Rollup.objects.bulk_create(
         [

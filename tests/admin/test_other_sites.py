@@ -37,6 +37,7 @@ def running():
     return handle
 
 
+@pytest.mark.slow
 @pytest.mark.urls("tests.admin.other_database_urls")
 def test_every_page_works_on_a_custom_site_and_links_to_no_other(operator, running):
     for address in pages_of("ops", running.id, "w-1"):
@@ -87,6 +88,7 @@ def test_pages_show_times_in_the_active_time_zone(operator, running):
     assert "2026-02-01 05:30:00" in of_task
 
 
+@pytest.mark.slow
 def test_every_page_has_a_strict_policy_and_no_inline_scripts_or_styles(operator, running):
     for address in pages_of("admin", running.id, "w-1"):
         response = operator.get(address)

@@ -96,6 +96,7 @@ def test_what_is_sensitive_is_hidden_on_every_page(client, drain):
         assert '"x"' not in text
 
 
+@pytest.mark.slow
 def test_a_task_that_has_not_begun_or_not_written_shows_nothing_and_costs_at_most_one_statement(staff, run_script):
     silent, waiting = run_script(lambda context: None), Task.objects.create(task_name="gone.task")
 

@@ -93,6 +93,7 @@ def test_an_empty_overview_says_what_to_do_next(staff):
     assert "No failures counted." in html
 
 
+@pytest.mark.slow
 def test_each_state_has_a_tile_that_links_to_its_list(staff, drain):
     tasks.fail.send()
     drain()
@@ -142,6 +143,7 @@ def test_queues_workers_and_workflows_need_their_own_view_permission(staff, perm
     assert bool(re.search(r"\bemails\b", html)) == (permission == "view_queue")
 
 
+@pytest.mark.slow
 def test_an_unserved_queue_is_named_only_to_users_who_may_view_queues(staff):
     Worker.objects.register("w1", "web", "host7", 1, queues=["other"])
     tasks.on_emails.send()
@@ -233,6 +235,7 @@ def test_the_overview_works_under_a_strict_content_security_policy(staff):
     assert "data-horsies-live-controls" in html
 
 
+@pytest.mark.slow
 def test_the_overview_takes_at_most_15_queries_with_many_rows(staff):
     latest = minute()
     for number in range(9):

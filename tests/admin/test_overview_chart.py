@@ -71,6 +71,7 @@ def test_six_hours_begin_at_the_readers_midnight(staff, settings):
     assert chart.starts[-1] <= datetime.now(UTC) < chart.starts[-1] + timedelta(hours=6)
 
 
+@pytest.mark.slow
 def test_a_bar_leads_to_the_tasks_that_it_counts(staff, drain):
     tasks.add.send(1)
     tasks.fail.send()
@@ -118,6 +119,7 @@ def test_the_filter_by_ended_attempts_is_shown_only_while_it_is_used(staff):
     assert 'name="ended_from" value="2026-01-01T00:00"' in html
 
 
+@pytest.mark.slow
 def test_a_queue_slower_than_its_threshold_is_reported_with_the_time_since(staff, settings):
     options = settings.TASKS["default"] | {
         "QUEUES": [],

@@ -58,6 +58,7 @@ def test_a_task_that_has_become_due_counts_before_a_worker_moves_it_unless_its_d
     assert (depths(Task.objects.all())["default"].due, depths(Task.objects.all())["default"].is_more) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_deep_queue_is_counted_by_the_claim_index_up_to_the_bound():
     tasks.noop.with_options(queue_name="deep").send_many({} for _ in range(10_000))
     Task.objects.filter(pk__in=Task.objects.values("pk")[:5_000]).update(

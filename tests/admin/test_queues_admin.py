@@ -70,6 +70,7 @@ def test_every_known_queue_is_listed_even_without_a_row(staff, settings):
     assert Queue.objects.count() == 1, "viewing the list adds no row"
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_queue_are_those_of_the_lists_behind_them(staff):
     for state in ("scheduled", "aggregating", "retrying", "pending", "running"):
         make(state, queue_name="emails")
@@ -85,6 +86,7 @@ def test_the_numbers_of_a_queue_are_those_of_the_lists_behind_them(staff):
         assert found[f"shown_{state}"] == str(len(listed)) == {"due": "2", "scheduled": "1"}[state]
 
 
+@pytest.mark.slow
 def test_too_many_queues_are_reported_and_those_with_a_row_show_their_depth(staff, monkeypatch):
     monkeypatch.setattr(depths, "MAX_QUEUES", 2)
     Queue.objects.create(name="zzz", paused=True)
@@ -209,6 +211,7 @@ def test_the_workers_that_serve_a_queue_are_counted(staff):
     assert "2 workers" in page(client, "~emails").content.decode()
 
 
+@pytest.mark.slow
 def test_the_list_needs_as_many_queries_for_40_queues_as_for_two(staff):
     client = staff("view_queue", "pause_queue", "resume_queue")
 
@@ -225,6 +228,7 @@ def test_the_list_needs_as_many_queries_for_40_queues_as_for_two(staff):
     assert queries() == few <= 16
 
 
+@pytest.mark.slow
 def test_a_queue_without_a_row_is_paused_and_resumed_from_its_page(staff):
     client = staff("view_queue", "pause_queue", "resume_queue")
     html = page(client, "~emails").content.decode()
@@ -268,6 +272,7 @@ def test_pause_and_resume_each_need_their_own_permission(staff, permission, acti
     assert Queue.objects.get().paused is (action == "resume")
 
 
+@pytest.mark.slow
 def test_the_view_permission_alone_shows_no_button_and_no_form(staff):
     send("emails")
     client = staff("view_queue")
@@ -281,6 +286,7 @@ def test_the_view_permission_alone_shows_no_button_and_no_form(staff):
     assert not Queue.objects.exists()
 
 
+@pytest.mark.slow
 def test_get_requests_change_nothing(staff):
     client = staff("view_queue", "pause_queue", "resume_queue", "change_queue")
     row = Queue.objects.create(name="reports")
@@ -438,6 +444,7 @@ def test_a_limit_is_saved_though_the_row_is_deleted_meanwhile(staff):
     assert (Queue.objects.get().name, Queue.objects.get().max_concurrency) == ("emails", 3)
 
 
+@pytest.mark.slow
 def test_html_in_queue_names_is_escaped(staff):
     name = '<script>alert(1)</script>/"&_41'
     row = tasks.noop.send()
@@ -479,6 +486,7 @@ def test_a_duplicate_queue_name_is_rejected(staff):
     assert Queue.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_counts_link_to_tasks_for_users_who_may_view_tasks(staff):
     tasks.on_emails.send()
     client = staff("view_queue")

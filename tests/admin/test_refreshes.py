@@ -45,6 +45,7 @@ def run(seconds=5):
     return task
 
 
+@pytest.mark.slow
 def test_a_refresh_of_the_running_tab_has_the_counts_of_the_other_tabs(operator):
     run()
     tag = operator.get(RUNNING).headers["ETag"]
@@ -112,6 +113,7 @@ def test_a_refresh_of_any_live_page_without_a_change_is_answered_with_304(operat
             assert {"private", "no-cache"} <= set(re.split(", *", response["Cache-Control"])), url
 
 
+@pytest.mark.slow
 def test_a_refresh_after_a_change_gets_the_page_and_a_new_tag(operator):
     run()
     for url in (OVERVIEW, RUNNING):
@@ -126,6 +128,7 @@ def test_a_refresh_after_a_change_gets_the_page_and_a_new_tag(operator):
         assert refresh(operator, url, second["ETag"]).status_code == 304
 
 
+@pytest.mark.slow
 def test_a_change_of_progress_is_a_change(operator):
     task = run()
     tag = operator.get(RUNNING)["ETag"]
@@ -135,6 +138,7 @@ def test_a_change_of_progress_is_a_change(operator):
     assert refresh(operator, RUNNING, tag).status_code == 200
 
 
+@pytest.mark.slow
 def test_time_that_passes_is_no_change_until_a_run_becomes_slow(operator):
     run()
     Task.objects.update(timeout=60.0)
@@ -190,6 +194,7 @@ def test_a_page_with_forms_in_its_live_parts_has_the_same_tag_each_time(operator
     assert first["ETag"] == second["ETag"]
 
 
+@pytest.mark.slow
 def test_messages_do_not_change_the_tag_of_the_next_refresh(operator):
     task = run()
     tag = operator.get(RUNNING)["ETag"]

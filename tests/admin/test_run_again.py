@@ -63,6 +63,7 @@ def only_new():
     return Task.objects.get(rerun_of_id__isnull=False)
 
 
+@pytest.mark.slow
 def test_an_ended_task_runs_again_with_other_arguments_as_a_new_linked_task(operator, drain):
     row = ended(args=["old"], kwargs={"b": 1, "a": [2]}, queue_name="emails", priority=7)
     assert form_url(row) in html_of(operator, row)
@@ -113,6 +114,7 @@ def test_a_form_that_is_sent_twice_runs_the_task_once(operator):
     assert Task.objects.count() == 2
 
 
+@pytest.mark.slow
 def test_a_form_is_sent_only_with_an_id_that_it_has_made_for_the_user_and_the_task(operator, monkeypatch):
     secret, row, other = ended(kwargs={"pin": "1234"}), ended(), ended()
     colleague = Client()
@@ -149,6 +151,7 @@ def test_no_call_is_sent_whose_keys_would_tell_whether_a_masked_value_was_guesse
     assert all("could confirm a guess" in text for text in logged(row) + logged(changed))
 
 
+@pytest.mark.slow
 def test_masked_values_are_not_shown_and_have_to_be_entered_again(operator):
     secrets = {"password": "geheim-1", "card": {"api_key": "geheim-2", "owner": "Ada"}}
     row = ended(args=["public"], kwargs=secrets)
@@ -180,6 +183,7 @@ def test_a_masked_positional_argument_is_hidden_by_the_name_of_its_parameter(ope
     assert page.context["hidden"] == ["args[1]", 'kwargs["more"][0]["iban"]']
 
 
+@pytest.mark.slow
 def test_typed_values_keep_their_type_unless_they_are_edited(operator, settings, drain):
     stored = settings.TASKS["default"]
     settings.TASKS = {
@@ -240,6 +244,7 @@ def test_text_that_is_no_json_is_shown_again_as_it_was_typed(operator):
     assert "{&quot;a&quot;: &lt;b&gt;}" in answer.content.decode()
 
 
+@pytest.mark.slow
 def test_only_tasks_of_their_own_that_have_ended_can_be_run_again(operator):
     workflow = Workflow("w", [tasks.noop.node()()]).start()
     node = Task.objects.get(workflow_id=workflow.id)
@@ -308,6 +313,7 @@ def test_a_call_whose_unique_key_is_held_joins_the_task_that_has_it(operator):
     assert Task.objects.count() == 2
 
 
+@pytest.mark.slow
 def test_the_links_cost_the_page_one_statement(operator):
     row = ended()
     for _ in range(7):

@@ -51,6 +51,7 @@ def rows(client, **query):
     return {key: re.sub(r"\s+", " ", strip_tags(html)) for key, html in found}
 
 
+@pytest.mark.slow
 def test_running_tasks_are_listed_the_longest_running_first(staff):
     claimed = held(900, "CLAIMED")
     short, long = held(5), held(3_700)
@@ -63,6 +64,7 @@ def test_running_tasks_are_listed_the_longest_running_first(staff):
     assert list(rows(client, state="claimed")) == [str(claimed.pk)]
 
 
+@pytest.mark.slow
 def test_the_tabs_of_held_tasks_are_refreshed_and_others_are_not(staff):
     held(5)
     client = staff("view_task")
@@ -140,6 +142,7 @@ def test_filters_narrow_the_list(staff, query, expected):
     assert {name for name, task in made.items() if str(task.pk) in shown} == expected
 
 
+@pytest.mark.slow
 def test_the_page_takes_as_many_statements_for_20_tasks_as_for_one(staff):
     client = staff("view_task", "view_worker", "cancel_task")
 

@@ -144,6 +144,7 @@ def test_the_list_shows_target_timing_next_run_and_last_error(staff):
     assert found["off"]["shown_state"] == "disabled in code"
 
 
+@pytest.mark.slow
 def test_the_list_is_filtered_by_state_trouble_and_source(staff):
     make("runs")
     make("stopped", enabled=False)
@@ -169,6 +170,7 @@ def test_the_list_is_filtered_by_state_trouble_and_source(staff):
     }
 
 
+@pytest.mark.slow
 def test_the_list_needs_as_many_queries_for_40_schedules_as_for_one(staff):
     client = staff("view_schedule", *PERMISSIONS)
     make()
@@ -431,6 +433,7 @@ def grant(client, permission):
 # Actions.
 
 
+@pytest.mark.slow
 def test_disable_enable_and_run_now_work_from_the_page_and_are_logged(staff):
     schedule = make()
     client = staff("view_schedule", *PERMISSIONS)
@@ -506,6 +509,7 @@ def test_the_page_of_an_unreadable_timing_opens_and_says_why(staff):
 # Runs.
 
 
+@pytest.mark.slow
 def test_the_page_lists_the_latest_runs_and_links_to_all_of_them(staff):
     schedule = make()
     Task.objects.create(task_name="shop.other")
@@ -537,6 +541,7 @@ def test_the_page_hides_runs_from_users_who_may_not_view_tasks(staff):
     assert "You do not have permission to view its tasks or workflows." in html
 
 
+@pytest.mark.slow
 def test_task_and_workflow_pages_link_to_their_schedule(staff):
     schedule = make()
     task = Task.objects.create(task_name="shop.t", schedule_id=schedule.pk)
@@ -603,6 +608,7 @@ def test_a_schedules_runs_are_read_from_an_index_without_a_sort(staff):
 # The overview.
 
 
+@pytest.mark.slow
 def test_the_overview_warns_of_schedules_that_are_late_or_broken_those_who_may_view_them(staff):
     make("late", timing="every:60")
     make("broken")

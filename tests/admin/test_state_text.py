@@ -38,6 +38,7 @@ def test_a_workflow_page_says_that_it_was_replaced_only_where_it_was(staff):
     assert [key for key, html in pages.items() if "was replaced by a new one" in html] == [replaced.pk]
 
 
+@pytest.mark.slow
 def test_a_page_announces_a_retry_only_while_the_task_waits_for_it(staff):
     client = staff("view_task", "view_workflow")
     flow = WorkflowRow.objects.get(pk=Workflow("f", [tasks.noop.node(node_id="n")()]).start().id)

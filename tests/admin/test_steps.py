@@ -66,6 +66,7 @@ def test_the_page_lists_steps_and_waits_with_masked_results(staff, drain):
     assert "<b>ch_1" not in html
 
 
+@pytest.mark.slow
 def test_the_result_of_a_workflow_is_not_shown_where_its_masks_are_unknown(staff, drain):
     handle = step_jobs.waits_for_accounts.send()
     drain()
@@ -117,6 +118,7 @@ def test_a_task_without_records_has_no_table(staff, drain):
     assert "Steps and waits" not in html_of(staff, handle)
 
 
+@pytest.mark.slow
 def test_many_records_are_cut_in_the_middle(staff, drain):
     few, many = step_jobs.many.send(49), step_jobs.many.send(130)
     drain()
@@ -133,6 +135,7 @@ def test_many_records_are_cut_in_the_middle(staff, drain):
     assert len(queries) == len(queries_of_few) + 2
 
 
+@pytest.mark.slow
 def test_the_page_says_what_a_task_waits_for_since_when_and_until_when(staff, drain):
     endless, limited = step_jobs.order.send(), step_jobs.order.send(3_600)
     drain()
@@ -158,6 +161,7 @@ def test_why_names_the_event_and_when_the_wait_ends_at_the_latest(drain):
     assert re.fullmatch(r"It is sleeping\. \(in .*\)", first[2])
 
 
+@pytest.mark.slow
 def test_the_list_has_a_tab_and_a_filter_for_what_tasks_wait_for(staff, drain):
     waiting, sleeping = step_jobs.order.send(), step_jobs.sleeper.send()
     drain()
@@ -193,6 +197,7 @@ def act(client, handle, **posted):
     return client.post(address(handle, "do", "send_event"), posted)
 
 
+@pytest.mark.slow
 def test_an_event_is_sent_from_the_page_of_a_task_that_waits_for_it(client, drain):
     handle = step_jobs.order.send()
     drain()
@@ -221,6 +226,7 @@ def test_a_mistake_in_the_payload_is_shown_and_sends_nothing(client, drain):
     assert Task.objects.get().waits_for == "event:approved"
 
 
+@pytest.mark.slow
 def test_the_name_of_an_event_may_be_as_long_as_that_of_a_wait(client, drain):
     name = "n" * 249
     handle = event_jobs.waits.send(name)
@@ -256,6 +262,7 @@ def test_sending_an_event_needs_its_permission(client, drain):
     assert address(handle, "do", "send_event") not in html_of(client, handle)
 
 
+@pytest.mark.slow
 def test_an_event_is_sent_to_all_selected_tasks(client, drain):
     handles = [step_jobs.order.send() for _ in range(2)]
     drain()

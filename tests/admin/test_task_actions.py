@@ -353,6 +353,7 @@ def fields_of(response):
     }
 
 
+@pytest.mark.slow
 def test_an_action_on_all_matching_tasks_first_asks_with_count_and_filters(staff):
     rows = failed_tasks(1_200, queue_name="emails")
     failed_tasks(5)
@@ -478,6 +479,7 @@ def test_tasks_left_alone_are_reported_and_logged(staff):
     assert "3 changed, 1 skipped. [show: tasks]" in LogEntry.objects.get().change_message
 
 
+@pytest.mark.slow
 def test_all_matching_tasks_are_moved_as_the_form_says(staff, monkeypatch):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     handles = [tasks.noop.send() for _ in range(3)]
@@ -638,6 +640,7 @@ def test_no_button_is_shown_when_no_task_matches(staff):
     assert "Back to the list" in html
 
 
+@pytest.mark.slow
 def test_counting_reads_a_bounded_part_of_the_table_in_each_statement(staff, monkeypatch):
     count_in_chunks(monkeypatch, 100)
     rows = failed_tasks(500, queue_name="emails")
@@ -674,6 +677,7 @@ def test_the_admin_log_and_the_logger_record_how_many_tasks_changed(staff, caplo
     ]
 
 
+@pytest.mark.slow
 def test_select_all_states_no_number_before_counting(staff):
     failed_tasks(60)
 
@@ -683,6 +687,7 @@ def test_select_all_states_no_number_before_counting(staff):
     assert "Select all 50" not in html
 
 
+@pytest.mark.slow
 def test_a_failed_task_of_a_completed_workflow_offers_no_retry(staff, drain):
     bad = tasks.fail.node()()
     tail = tasks.noop.node(waits_for=[bad], allow_failed_deps=True)()

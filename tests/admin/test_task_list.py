@@ -81,6 +81,7 @@ def test_paging_either_way_shows_each_task_once_newest_first(staff):
     assert [*chain(*reversed(newer_pages))] == newest_first
 
 
+@pytest.mark.slow
 def test_new_tasks_do_not_shift_older_pages(staff):
     rows = make_many(120)
     client = staff("view_task")
@@ -112,6 +113,7 @@ def test_a_page_scans_a_bounded_range_and_the_next_page_continues(staff, monkeyp
     assert ("Search newer rows" if start else "Search older rows") in html
 
 
+@pytest.mark.slow
 def test_a_page_looks_through_the_same_number_of_tasks_however_long_that_takes(staff, monkeypatch):
     limit_scan(monkeypatch, 10, 30)
     few = make_many(3, queue_name="few")
@@ -157,6 +159,7 @@ def test_an_argument_search_reads_limited_rows_and_bytes_in_limited_time_for_a_p
     assert "Search older rows" in html
 
 
+@pytest.mark.slow
 def test_old_pending_tasks_are_found_behind_many_newer_tasks(staff, monkeypatch):
     limit_scan(monkeypatch, 10, 30)
     stuck = make("jobs.stuck", queue_name="unserved", enqueued_at=LONG_AGO)
@@ -173,6 +176,7 @@ def test_old_pending_tasks_are_found_behind_many_newer_tasks(staff, monkeypatch)
         assert not shown(client, **query).older_url
 
 
+@pytest.mark.slow
 def test_the_task_of_an_unserved_queue_is_found_among_many_due_tasks(staff, monkeypatch):
     limit_scan(monkeypatch, 10, 30)
     monkeypatch.setattr(scan, "MAX_INDEX_ROWS", 20)
@@ -184,6 +188,7 @@ def test_the_task_of_an_unserved_queue_is_found_among_many_due_tasks(staff, monk
     assert sorted([*chain(*walk(client, "older_url", state="due"))]) == sorted([stuck.pk, *(row.pk for row in due)])
 
 
+@pytest.mark.slow
 def test_the_list_needs_as_many_queries_for_50_tasks_as_for_one(staff):
     client = staff("view_task", "view_workflow", "retry_task")
     make_many(1, status="FAILED", workflow_id=UUID(int=7), claimed_by_worker_id="w")
@@ -377,6 +382,7 @@ def test_the_filter_by_state_has_each_status_too(staff, status):
     assert found(client, state=status.lower()) == set(Task.objects.filter(status=status).values_list("pk", flat=True))
 
 
+@pytest.mark.slow
 def test_the_state_selects_its_tab(staff):
     client = staff("view_task")
 
@@ -419,6 +425,7 @@ def test_a_row_shows_its_state_and_its_times(staff, drain):
         assert text in html, text
 
 
+@pytest.mark.slow
 def test_a_skip_link_leads_keyboard_users_past_the_filters(staff):
     client = staff("view_task")
     skip = '<a class="horsies-skip" href="#result_list">Skip to the results</a>'
@@ -439,6 +446,7 @@ def test_a_workflow_id_is_no_link_for_users_who_may_not_view_workflows(staff):
     assert "horsies_django/workflow/" not in html
 
 
+@pytest.mark.slow
 def test_the_list_escapes_stored_and_queried_values(staff):
     bad = "<script>alert(1)</script>"
     make(bad, queue_name=bad, error_code=bad, claimed_by_worker_id=bad, progress={"done": 1, "message": bad})
@@ -462,6 +470,7 @@ def test_the_list_escapes_stored_and_queried_values(staff):
 # Masking.
 
 
+@pytest.mark.slow
 def test_page_boundaries_do_not_reveal_matches_in_masked_values(staff):
     unmasked = page_jobs.log_in.send("geheim", "x").id
     rows = page_jobs.log_in.send_many({"user": "ann", "password": "geheim"} for _ in range(60))

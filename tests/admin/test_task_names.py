@@ -81,6 +81,7 @@ def group():
     )
 
 
+@pytest.mark.slow
 def test_the_page_of_a_name_links_its_errors_and_what_of_it_runs_now(admin_client):
     Task.objects.create(task_name=NAME, status="RUNNING", claim=1, attempt=1, claimed_by_worker_id="w")
     Task.objects.create(task_name="another", status="RUNNING", claim=1, attempt=1, claimed_by_worker_id="w")
@@ -97,6 +98,7 @@ def test_the_page_of_a_name_links_its_errors_and_what_of_it_runs_now(admin_clien
     assert f'href="{url_of(NAME)}">Page of this task<' in errors
 
 
+@pytest.mark.slow
 def test_the_page_counts_the_attempts_of_its_name_in_the_chosen_period(admin_client, group):
     rollup(count=90, run_seconds=90)
     rollup(count=6, outcome="FAILED", error_code="UNHANDLED_EXCEPTION", fingerprint=group.pk)
@@ -254,6 +256,7 @@ def test_the_list_of_names_is_sorted_by_attempts_failures_p95_or_total_run_time(
     assert re.findall(r">(long|often|fails)</a></th>", html) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_names")
 def test_the_page_of_a_name_has_the_p95_of_the_list(admin_client):
     html = admin_client.get(reverse("admin:horsies_django_task_names")).content.decode()

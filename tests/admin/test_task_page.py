@@ -127,6 +127,7 @@ def spread(handle):
         type(each).objects.filter(pk=each.pk).update(**seconds)
 
 
+@pytest.mark.slow
 def test_no_instant_stands_twice_on_the_page(staff, drain):
     once, thrice = tasks.fail.send(), tasks.flaky.send("k", 9)
     drain()
@@ -255,6 +256,7 @@ def test_the_page_escapes_every_stored_value(client):
     assert ' style="' not in html
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_on_every_page(admin_client):
     message, kind = "m" * 100_000, "shop.errors." + "K" * 100_000
     error = {"error_code": "DOWN", "message": message, "exception": {"type": kind}}
@@ -498,6 +500,7 @@ def test_a_task_that_waits_for_a_retry_shows_its_latest_error(staff):
     assert "Not retried" not in html
 
 
+@pytest.mark.slow
 def test_the_effective_retry_policy_is_described_in_words(staff, settings, capsys):
     stored = settings.TASKS["default"]
     with_defaults = {**stored, "OPTIONS": {**stored.get("OPTIONS", {}), "defaults": {"max_attempts": 4, "backoff": 90}}}

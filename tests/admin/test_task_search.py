@@ -64,6 +64,7 @@ def test_a_path_finds_values_in_rich_arguments(staff, settings):
     assert found(staff("view_task"), "args.value.total:9.50") == {key}
 
 
+@pytest.mark.slow
 def test_a_path_finds_metadata(staff):
     acme = make(metadata={"tenant": "acme", "tags": ["urgent", "eu"], "token": "geheim"})
     make(metadata={"tenant": "other"})
@@ -74,6 +75,7 @@ def test_a_path_finds_metadata(staff):
     assert found(client, "args.tenant:acme") == set()
 
 
+@pytest.mark.slow
 def test_a_masked_path_finds_nothing_and_says_so(staff):
     page_jobs.log_in.send("ann", password="geheim")
     page_jobs.log_in.send("ann", "geheim")
@@ -96,6 +98,7 @@ def test_a_path_below_a_masked_value_finds_nothing(staff):
     assert found(client, "args.user.token.text:geheim") == set()
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_arguments_of_an_unknown_task_are_not_searched(staff):
     Task.objects.create(task_name="gone.task", kwargs={"order": 42})
@@ -105,6 +108,7 @@ def test_the_arguments_of_an_unknown_task_are_not_searched(staff):
     assert shown_messages(client, "args.nothing:42") == ["“args.nothing”: values that a mask hides are not searched."]
 
 
+@pytest.mark.slow
 def test_a_path_search_runs_the_same_statements_for_any_value(staff):
     page_jobs.log_in.send("ann", password="geheim")
     client = staff("view_task")
@@ -119,6 +123,7 @@ def test_a_path_search_runs_the_same_statements_for_any_value(staff):
     assert statements[0] == statements[1]
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_several_terms_must_all_match(staff):
     emails = make(queue_name="emails", status="FAILED", failed_at="2026-01-01T00:00Z", error_code="MINE")

@@ -41,6 +41,7 @@ def test_the_list_shows_each_task_with_its_state(staff, drain):
         assert (ended or row.enqueued_at).isoformat() in before.rpartition("<tr>")[2]
 
 
+@pytest.mark.slow
 def test_the_task_page_shows_call_result_traceback_and_every_attempt(staff, drain):
     handle = tasks.flaky.send("<script>alert(1)</script>", 9)
     drain()
@@ -66,6 +67,7 @@ def test_tasks_cannot_be_added_edited_or_deleted_in_djangos_own_forms(staff):
     assert handle.status() == TaskStatus.PENDING
 
 
+@pytest.mark.slow
 def test_retry_changes_only_tasks_that_ended_without_success(staff, drain):
     failed, done = tasks.fail.send(), tasks.add.send(1)
     drain()
@@ -77,6 +79,7 @@ def test_retry_changes_only_tasks_that_ended_without_success(staff, drain):
     assert "1 task re-queued. 2 were skipped" in response.content.decode()
 
 
+@pytest.mark.slow
 def test_cancel_changes_only_tasks_that_have_not_started(staff, drain):
     done = tasks.add.send(1)
     drain()
@@ -88,6 +91,7 @@ def test_cancel_changes_only_tasks_that_have_not_started(staff, drain):
     assert Task.objects.get(pk=waiting.id).error_code == "TASK_CANCELLED"
 
 
+@pytest.mark.slow
 def test_a_running_task_is_cancelled_after_confirmation(staff):
     running = tasks.noop.send()
     with transaction.atomic():
@@ -122,6 +126,7 @@ def test_progress_is_shown_in_the_list_and_on_the_page(staff, progress, shown):
     assert "&quot;row&quot;: 17" in html
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["scheduled", "retrying", "due", "active", "failed", "completed", "nonsense"])
 def test_asynqs_states_filter_the_list(staff, drain, state):
     retrying = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["DOWN"]))
@@ -145,6 +150,7 @@ def test_asynqs_states_filter_the_list(staff, drain, state):
     assert shown == {state} & set(handles)  # an unknown state finds nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("permission", "action"),
     [("retry_task", "cancel"), ("retry_task", "cancel_running"), ("cancel_task", "retry")],
@@ -183,6 +189,7 @@ def test_a_get_request_performs_no_action(staff):
     assert handle.status() == TaskStatus.PENDING
 
 
+@pytest.mark.slow
 def test_search_finds_tasks_by_id_name_prefix_and_status(staff):
     wanted, other = tasks.add.send(1), tasks.noop.send()
     client = staff("view_task")

@@ -72,6 +72,7 @@ def test_a_worker_that_misses_two_heartbeats_is_marked_before_its_tasks_are_reco
     assert ("may be dead" in overview) == (silence == 70)
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_is_shown_with_the_time_for_which_it_has(staff):
     register(stalled_since=NowPlus(-14))
     hold(1)
@@ -155,6 +156,7 @@ def test_users_who_may_not_view_tasks_see_only_how_many_a_worker_holds(staff):
     assert "No tasks in progress." in page(client, "w-2")
 
 
+@pytest.mark.slow
 def test_the_list_needs_as_many_queries_for_20_workers_as_for_one(staff):
     client = staff("view_worker", "stop_worker")
 
@@ -173,6 +175,7 @@ def test_the_list_needs_as_many_queries_for_20_workers_as_for_one(staff):
     assert queries() == one <= 12
 
 
+@pytest.mark.slow
 def test_the_tasks_that_a_worker_holds_are_read_from_an_index(staff):
     register()
     tasks.noop.send_many({} for _ in range(3_000))
@@ -194,6 +197,7 @@ def test_the_tasks_that_a_worker_holds_are_read_from_an_index(staff):
             assert "horsies_task_held" in str(cursor.fetchall()), sql
 
 
+@pytest.mark.slow
 def test_stopping_a_worker_asks_first_and_lets_running_tasks_finish(staff, worker, tmp_path):
     process = worker("--threads", "1", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(tmp_path / "gate")

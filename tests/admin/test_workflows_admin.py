@@ -106,6 +106,7 @@ def test_the_list_shows_each_workflow_with_its_progress(staff, drain):
         assert text in html
 
 
+@pytest.mark.slow
 def test_the_list_is_newest_first_and_shows_subworkflows_only_on_request(staff, drain):
     first = diamond().start()
     outer = start_and_drain(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
@@ -117,6 +118,7 @@ def test_the_list_is_newest_first_and_shows_subworkflows_only_on_request(staff, 
     assert set(rows_of(client, level="all")) == {outer.id, first.id, inner.id}
 
 
+@pytest.mark.slow
 def test_filters_and_the_search_narrow_the_list(staff, drain):
     done, keyed = start_and_drain(diamond(), drain), Workflow("keyed", [echo.node()()], unique_key="k-1").start()
     client = staff("view_workflow")
@@ -129,6 +131,7 @@ def test_filters_and_the_search_narrow_the_list(staff, drain):
     assert rows_of(client, q="nothing") == []
 
 
+@pytest.mark.slow
 def test_the_list_needs_as_many_queries_for_20_workflows_as_for_10(staff):
     client = staff(*ALL)
     counts = []
@@ -141,6 +144,7 @@ def test_the_list_needs_as_many_queries_for_20_workflows_as_for_10(staff):
     assert counts[0] == counts[1] <= 15
 
 
+@pytest.mark.slow
 def test_paging_the_list_shows_each_workflow_in_order(staff):
     keys = [row("many", {}).id for _ in range(60)][::-1]
     client = staff("view_workflow")
@@ -184,6 +188,7 @@ def test_the_graph_links_to_nodes_for_users_who_may_not_view_tasks(staff, drain)
     assert "?node=0#node" in html
 
 
+@pytest.mark.slow
 def test_the_page_polls_until_the_workflow_has_ended(staff, drain):
     handle = diamond().start()
     client = staff(*ALL)
@@ -193,6 +198,7 @@ def test_the_page_polls_until_the_workflow_has_ended(staff, drain):
     assert "data-horsies-live " not in page(client, handle)
 
 
+@pytest.mark.slow
 def test_the_items_of_a_map_are_drawn_as_one_box_with_counts(staff):
     items = [{"map_index": 1, "status": "COMPLETED" if index < 900 else "RUNNING"} for index in range(1000)]
     last = {"waits_for": [1]}
@@ -274,6 +280,7 @@ def test_the_page_needs_as_many_queries_for_500_nodes_as_for_5(staff, django_ass
     assert counts[0] <= counts[1] == counts[2] <= 14
 
 
+@pytest.mark.slow
 def test_the_page_draws_no_graph_of_too_many_boxes_and_says_so(staff):
     handle = row(
         "chain", *({"waits_for": [index - 1] if index else [], "task_name": f"t{index}"} for index in range(700))
@@ -312,6 +319,7 @@ def test_the_page_reads_no_large_column_of_all_nodes(staff, drain):
     assert not any('"result"' in sql or '"kwargs"' in sql or '"metadata"' in sql for sql in of_nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_node_says_why_it_or_its_task_waits(staff, drain):
     event, pause, last = wait_for_event("approved"), sleep(3600), echo.node(node_id="last")()
@@ -360,6 +368,7 @@ def shown(client, handle, node):
     return visible, stored
 
 
+@pytest.mark.slow
 def test_a_node_shows_its_main_facts_and_collapses_its_stored_row(staff, drain):
     bad, worse = fail.node(node_id="bad")(message="no more"), fail.node(node_id="worse")(message="none at all")
     late = echo.node(node_id="late", waits_for=[bad], allow_failed_deps=True, skip_when=record_evaluation)()
@@ -420,6 +429,7 @@ def test_the_list_and_the_page_escape_every_stored_value(staff):
         assert "&lt;script&gt;" in html
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damaged",
     [
@@ -446,6 +456,7 @@ def test_the_pages_of_damaged_workflows_open(staff, damaged):
 # Actions.
 
 
+@pytest.mark.slow
 def test_a_workflow_is_paused_and_resumed(staff, drain):
     handle = diamond().start()
     client = staff(*ALL)
@@ -459,6 +470,7 @@ def test_a_workflow_is_paused_and_resumed(staff, drain):
     assert log() == ["Pause. State: RUNNING → PAUSED.", "Resume. State: PAUSED → RUNNING."]
 
 
+@pytest.mark.slow
 def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
     done, handle = start_and_drain(diamond(), drain), diamond().start()
     client = staff(*ALL)
@@ -472,6 +484,7 @@ def test_cancel_asks_first_and_leaves_ended_workflows_alone(staff, drain):
     assert log() == ["Cancel workflow. State: RUNNING → CANCELLED."]
 
 
+@pytest.mark.slow
 def test_running_bodies_can_be_cancelled_after_their_workflow(staff):
     handle = diamond().start()
     (task,) = claim_as_dead_worker(1)
@@ -487,6 +500,7 @@ def test_running_bodies_can_be_cancelled_after_their_workflow(staff):
     assert Row.objects.get(pk=handle.id).open_count == 0
 
 
+@pytest.mark.slow
 def test_retry_runs_failed_and_skipped_nodes_again(staff, drain):
     handle = start_and_drain(diamond(flaky.node(node_id="c")(key="k", fails=1)), drain)
     assert states(handle)["d"] == "SKIPPED"
@@ -500,6 +514,7 @@ def test_retry_runs_failed_and_skipped_nodes_again(staff, drain):
     assert log() == ["Retry failed nodes. State: FAILED → RUNNING."]
 
 
+@pytest.mark.slow
 def test_one_failed_node_is_retried_alone(staff, drain):
     c, d = flaky.node(node_id="c")(key="c", fails=1), flaky.node(node_id="d")(key="d", fails=1)
     handle = start_and_drain(Workflow("two", [c, d]), drain)
@@ -534,6 +549,7 @@ def test_only_a_node_that_its_condition_has_skipped_has_no_button_to_retry_it(st
     assert [f'href="{url}"' in html for url in urls] == [False, True, True]
 
 
+@pytest.mark.slow
 def test_one_item_of_a_map_is_retried_alone(staff, drain):
     numbers = echo.node(node_id="numbers")(value=[1, 2, 3])
     handle = start_and_drain(
@@ -551,6 +567,7 @@ def test_one_item_of_a_map_is_retried_alone(staff, drain):
     assert "re-queued. 1 node runs again." in client.post(url, follow=True).content.decode()
 
 
+@pytest.mark.slow
 def test_retrying_a_subworkflow_says_how_many_nodes_below_it_run_again(staff, drain):
     sub = Pair.node(node_id="sub")(fails=1)
     handle = start_and_drain(Workflow("outer", [sub, echo.node(node_id="after", waits_for=[sub])()]), drain)
@@ -564,6 +581,7 @@ def test_retrying_a_subworkflow_says_how_many_nodes_below_it_run_again(staff, dr
     assert handle.status() == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_an_event_is_sent_with_its_payload(staff, drain):
     event = wait_for_event("approved", node_id="approved")
     handle = start_and_drain(Workflow("w", [event], output=event), drain)
@@ -618,6 +636,7 @@ def test_resume_leaves_a_subworkflow_of_a_paused_workflow_alone(staff, drain):
     assert "1 was skipped" in html
 
 
+@pytest.mark.slow
 def test_an_action_applies_to_all_selected_workflows(staff, drain):
     done, first, second = start_and_drain(diamond(), drain), diamond().start(), diamond().start()
 
@@ -643,6 +662,7 @@ def test_retry_of_damaged_rows_changes_nothing_and_the_log_names_the_workflow(st
     assert states(handle) == before
 
 
+@pytest.mark.slow
 def test_retry_reports_the_number_of_nodes_beside_that_of_skipped_workflows(staff, drain):
     done, failed = start_and_drain(diamond(), drain), start_and_drain(diamond(fail.node(node_id="c")()), drain)
     selected = {"action": "retry", "_selected_action": [str(done.id), str(failed.id)]}
@@ -654,6 +674,7 @@ def test_retry_reports_the_number_of_nodes_beside_that_of_skipped_workflows(staf
     assert "Failed nodes of 1 workflow re-queued. 2 nodes run again. 1 was skipped" in html
 
 
+@pytest.mark.slow
 def test_retry_counts_the_nodes_of_a_selected_subworkflow_once(staff, drain):
     outer = start_and_drain(Workflow("outer", [Pair.node(node_id="sub")(fails=1), fail.node(node_id="x")()]), drain)
     (inner,) = children(outer)
@@ -721,6 +742,7 @@ def test_an_action_applies_to_all_matching_workflows_in_batches(staff, monkeypat
     ]
 
 
+@pytest.mark.slow
 def test_an_event_is_sent_to_all_matching_workflows_with_its_payload(staff, monkeypatch, drain):
     monkeypatch.setattr(bulk_action, "WORK_SECONDS", 0)
     monkeypatch.setattr(WorkflowAdmin, "batch", 1)
@@ -733,6 +755,7 @@ def test_an_event_is_sent_to_all_matching_workflows_with_its_payload(staff, monk
     assert all(message.startswith("Send event: approved, all matching rows: 1 changed") for message in log())
 
 
+@pytest.mark.slow
 def test_retry_is_offered_only_where_nodes_would_run_again(staff, drain):
     failed = start_and_drain(Workflow("w", [fail.node()(), echo.node()()], on_error=OnError.PAUSE), drain)
     paused = diamond().start()
@@ -781,6 +804,7 @@ def test_list_page_and_actions_need_the_view_permission(staff, client):
     assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 403
 
 
+@pytest.mark.slow
 def test_a_get_request_performs_no_action(staff, drain):
     handle = start_and_drain(Workflow("w", [fail.node()()]), drain)
     client = staff(*ALL)

@@ -81,6 +81,7 @@ def test_callbacks_run_once_after_all_calls_and_get_the_batch_id(drain):
     assert handle.status() is WorkflowStatus.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_failed_batch_runs_on_complete_and_on_success_only_after_a_retry(drain, tmp_path):
     path = tmp_path / "there"
     handle = start_batch(
@@ -184,6 +185,7 @@ def test_retries_of_all_failed_calls_one_by_one_complete_a_batch(drain, tmp_path
     assert handle.get(timeout=0).unwrap() == ["there"] * 3
 
 
+@pytest.mark.slow
 def test_a_retry_of_many_tasks_counts_each_and_takes_as_many_statements_as_of_two(drain, tmp_path):
     def cost(count):
         handle = start_batch(*[(jobs.fail_unless, str(tmp_path / "never"))] * count)
@@ -196,6 +198,7 @@ def test_a_retry_of_many_tasks_counts_each_and_takes_as_many_statements_as_of_tw
     assert cost(20) == cost(2)
 
 
+@pytest.mark.slow
 def test_calls_can_be_added_to_a_batch_until_all_its_calls_have_ended(drain):
     handle = start_batch((jobs.double, 1), on_success=jobs.add_up)
 
@@ -213,6 +216,7 @@ def test_calls_can_be_added_to_a_batch_until_all_its_calls_have_ended(drain):
     assert handle.progress().total == 4
 
 
+@pytest.mark.slow
 def test_the_bodies_of_a_batch_can_add_calls_to_it(drain):
     plain, atomic = (
         start_batch((jobs.tree, 3), on_success=jobs.add_up),
@@ -226,6 +230,7 @@ def test_the_bodies_of_a_batch_can_add_calls_to_it(drain):
     assert atomic.get(timeout=0).unwrap() == [5, 4, 3, 2, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_retried_batch_takes_more_calls(drain, tmp_path):
     handle = start_batch((jobs.fail_unless, str(tmp_path / "x")))
     drain()
@@ -267,6 +272,7 @@ def test_a_batch_block_that_raises_starts_no_batch():
     assert not Workflow.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_cancelled_batch_runs_no_call_and_no_callback_until_it_is_retried(drain):
     handle = start_batch((jobs.double, 1), (jobs.double, 2), on_complete=jobs.note_batch)
 
@@ -283,6 +289,7 @@ def test_a_cancelled_batch_runs_no_call_and_no_callback_until_it_is_retried(drai
     assert Entry.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_a_paused_batch_takes_calls_and_runs_them_once_it_is_resumed(drain):
     handle = start_batch((jobs.double, 1))
     handle.pause()

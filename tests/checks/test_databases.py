@@ -19,6 +19,7 @@ NO_LIBPQ = {"PSYCOPG_IMPL": "c", "DATABASE_URL": "postgresql://nobody@nowhere/no
 REFUSED = "DATABASES['default'] is MariaDB, on which the queue does not run; allowed: PostgreSQL, SQLite."
 
 
+@pytest.mark.slow
 def test_check_refuses_any_database_but_postgresql_and_sqlite_without_connecting(transactional_db):
     process = Process("check", **MARIADB)
 
@@ -46,6 +47,7 @@ def test_no_command_starts_on_an_unsupported_database(transactional_db, command)
     assert [line for line in process.output.splitlines() if REFUSED in line] == process.output.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["horsies_worker", "horsies_status"])
 def test_a_command_without_libpq_names_the_missing_package_in_one_line(transactional_db, command):
     process = Process(command, **NO_LIBPQ)

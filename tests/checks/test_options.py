@@ -514,6 +514,7 @@ def test_a_duration_can_be_written_in_several_ways(configured, written, expected
     assert config.queues["default"].retention == {"completed": expected}
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_using_a_backend_with_wrong_options_names_them_and_inserts_nothing(configured):
     with pytest.raises(ImproperlyConfigured) as caught:

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def test_a_percentile_is_within_the_promised_error(values, share):
     assert found >= exact / MAX_ERROR / 1.000_001
 
 
+@pytest.mark.slow
 @without_time_limits
 @given(st.lists(st.dictionaries(st.integers(0, 90).map(str), st.integers(1, 1000)), max_size=5))
 def test_merged_histograms_keep_the_total_count(histograms):

@@ -269,6 +269,7 @@ POLICIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(POLICIES)
 @settings(max_examples=80, deadline=None)
 def test_any_policy_survives_a_round_trip_through_json(policy):
@@ -279,6 +280,7 @@ def test_any_policy_survives_a_round_trip_through_json(policy):
     assert RetryPolicy.read(json.loads(stored), "id") == policy
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_a_policy_survives_a_round_trip_through_its_row():
     policy = RetryPolicy.exponential(
@@ -351,6 +353,7 @@ def test_the_context_has_the_number_of_attempts_and_marks_the_last_one(drain):
     assert (once.value(0), thrice.value(0)) == ([1, 1], [3, 3])
 
 
+@pytest.mark.slow
 def test_a_call_with_its_own_attempts_keeps_the_backoff_of_its_task(drain):
     computed = tasks.choosy.with_options(max_attempts=9).send("choosy")
     at_once = tasks.flaky.with_options(max_attempts=5).send("at once", fails=4)

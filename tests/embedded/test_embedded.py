@@ -506,6 +506,7 @@ def test_an_unknown_backend_is_an_error():
         embedded.start(backend="other")
 
 
+@pytest.mark.slow
 def test_a_database_in_memory_is_refused():
     program = (
         "import django; from django.conf import settings\n"

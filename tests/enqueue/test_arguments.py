@@ -256,6 +256,7 @@ def is_storable(value):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 @given(value=VALUES, by_name=st.booleans())
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

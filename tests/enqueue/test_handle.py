@@ -142,6 +142,8 @@ def test_get_refuses_an_invalid_timeout(get, timeout):
         get(handle, timeout)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_sync_and_async_methods_return_the_value_of_a_completed_task(drain):
     handle = jobs.triple.send(1)
     drain()
@@ -198,6 +200,8 @@ def test_the_exception_class_of_a_failure_is_found_without_an_import():
     assert "this" not in sys.modules
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_value_raises_wait_timeout_if_pending_and_task_failed_if_unknown():
     handle = jobs.triple.send(1)

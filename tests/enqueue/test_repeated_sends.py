@@ -340,6 +340,8 @@ def test_too_large_arguments_are_refused_with_their_size_and_the_limit(settings,
     assert not Task.objects.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_arguments_within_the_limit_are_sent_and_none_disables_the_limit(settings):
     settings.TASKS = LIMITED

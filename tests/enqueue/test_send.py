@@ -38,6 +38,8 @@ SENDS = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_a_sent_row_has_the_arguments_the_options_and_the_time():
     before = timezone.now()

@@ -175,6 +175,7 @@ def test_a_generator_that_raises_at_any_position_inserts_nothing(count):
     assert Task.objects.count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 def test_send_many_inserts_rows_before_a_long_generator_ends():
@@ -203,6 +204,8 @@ def test_a_rollback_removes_all_rows_of_send_many():
     assert (inside, Task.objects.count()) == (MANY, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_send_many_stores_several_large_calls():
     texts = [letter * 1_500_000 for letter in "abcdefg"]
@@ -225,6 +228,8 @@ def test_a_call_that_the_database_refuses_inserts_nothing(refusing_13, index):
     assert jobs.triple.send_many([{"a": 1}])[0].status() == "PENDING"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_generator_may_use_the_database_while_calls_are_inserted(transactional_db):
     seen = []
 
@@ -338,6 +343,8 @@ def assert_same(one, other):
     assert times(one) == pytest.approx(times(other), abs=60)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 @given(kwargs=st.fixed_dictionaries({"a": VALUES}, optional={"b": VALUES, "c": VALUES}), options=OPTIONS)
 @hypothesis.settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))

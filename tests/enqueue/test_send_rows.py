@@ -65,6 +65,8 @@ def kwargs_of(handles):
     return [rows[handle.id].kwargs for handle in handles]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_send_many_of_a_queryset_sends_a_task_for_each_row_in_their_order(in_transaction):
     store(2_500)
     rows = Entry.objects.order_by("-pid").values(a=F("key"), b=F("pid"))
@@ -157,6 +159,8 @@ def test_tasks_may_be_sent_for_rows_of_the_table_of_tasks(in_transaction):
     assert Task.objects.count() == 2 * MANY
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_tasks_may_be_sent_for_rows_without_tasks(in_transaction):
     store(MANY)
     keyed = Task.objects.annotate(key=Cast(KT("kwargs__a"), TextField()))
@@ -169,6 +173,8 @@ def test_tasks_may_be_sent_for_rows_without_tasks(in_transaction):
     assert jobs.triple.send_many(Entry.objects.none().values(a=F("pid"))) == []
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("rows", [3, MANY])
 def test_an_error_in_the_last_row_inserts_nothing_and_leaves_the_transaction_usable(rows, in_transaction):
     store(rows)
@@ -184,6 +190,8 @@ def test_an_error_in_the_last_row_inserts_nothing_and_leaves_the_transaction_usa
     assert {row.pk for row in Task.objects.all()} == {kept.id, other.id}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_error_of_the_query_inserts_nothing_and_leaves_the_transaction_usable(in_transaction):
     store(MANY)
     rows = Entry.objects.order_by("-pid").values(a=Value(1) / F("pid"))

@@ -92,6 +92,7 @@ def test_any_rich_value_round_trips_with_its_type(value):
     assert shape(decoded) == shape(value)
 
 
+@pytest.mark.slow
 @given(PLAIN)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_plain_value_round_trips_in_both_serializers(value):
@@ -229,6 +230,7 @@ def test_dict_keys_that_become_the_same_text_are_refused(typed):
 # Results.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", [False, True])
 def test_a_hostile_result_fails_only_its_own_task(drain, settings, typed):
     if typed:
@@ -244,6 +246,7 @@ def test_a_hostile_result_fails_only_its_own_task(drain, settings, typed):
     assert TaskAttempt.objects.count() == len(bad) + 1
 
 
+@pytest.mark.slow
 def test_a_deeply_nested_result_is_stored_or_fails_its_task(drain):
     handles = {
         depth: jobs.give_nested.send(depth) for depth in (50, 200, 400, 600, 800, 900, 930, 950, 960, 970, 1_500)
@@ -277,6 +280,7 @@ def test_an_extreme_result_is_returned_unchanged(drain, value):
 # Errors.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [jobs.raise_text, jobs.return_text], ids=["raised", "returned"])
 def test_an_error_text_is_stored_as_far_as_the_database_accepts_it(drain, job):
     handles = {name: job.send(name) for name in jobs.TEXTS}

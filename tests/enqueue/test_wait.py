@@ -121,6 +121,7 @@ def test_all_waiters_of_one_task_return_when_it_ends(queries):
     assert codes(waiters) == ["TASK_CANCELLED"] * 20
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_long_wait_on_sqlite_keeps_polling_often(queries):
     if connection.vendor != "sqlite":
@@ -238,6 +239,8 @@ def test_the_thread_that_polls_ends_after_its_last_waiter(queries):
 # Transactions.
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_waiter_in_a_transaction_polls_for_itself(queries):
     other = Waiter(jobs.triple.send(1), 30)
     is_polled([other], queries)

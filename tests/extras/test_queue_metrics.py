@@ -71,6 +71,7 @@ def roll():
         pass
 
 
+@pytest.mark.slow
 def test_ended_tasks_are_counted_by_queue_task_and_outcome_and_retries_apart(client, drain):
     for number in range(3):
         tasks.add.send(number)
@@ -245,6 +246,7 @@ def test_postgresql_shows_dead_rows_and_the_oldest_transaction_and_sqlite_neithe
     assert names & set(found) == (names if connection.vendor == "postgresql" else set())
 
 
+@pytest.mark.slow
 def test_the_number_of_statements_does_not_grow_with_tasks_queues_or_workers(client):
     ended(1)
     tasks.noop.send()
@@ -265,6 +267,7 @@ def test_the_number_of_statements_does_not_grow_with_tasks_queues_or_workers(cli
     assert len(many) == len(few) <= 13, [query["sql"][:80] for query in many.captured_queries]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("connection.vendor != 'postgresql'", reason="its planner tells")
 def test_the_totals_are_read_by_their_index(client):
     Rollup.objects.bulk_create(

@@ -17,6 +17,7 @@ from tests.settings import MODULES
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
+@pytest.mark.slow
 def test_a_body_can_terminate_a_process_that_it_has_forked(worker):
     worker("--threads", "2")
 
@@ -34,6 +35,7 @@ DRAINS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @DRAINS
 def test_a_body_of_a_drain_can_terminate_a_process_that_it_has_forked(manage, command):
     # Python loses a signal that comes before it has set up the new process, unless a worker has blocked it.
@@ -44,6 +46,7 @@ def test_a_body_of_a_drain_can_terminate_a_process_that_it_has_forked(manage, co
     assert handle.value(timeout=0) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_process_forked_by_a_body_has_the_default_signal_handlers(worker):
     worker("--threads", "2")
 
@@ -74,6 +77,7 @@ def test_a_process_forked_by_a_body_of_a_drain_ignores_sigint_if_the_worker_was_
     assert handle.value(timeout=0) == ["SIG_DFL", "SIG_IGN"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a process to the end of another")
 @pytest.mark.parametrize(
     ("victim", "number"),

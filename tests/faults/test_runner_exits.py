@@ -19,6 +19,7 @@ def pid_of(key):
     return wait_until(lambda: Entry.objects.filter(key=key).first(), limit=40, what=f"{key} has begun").pid
 
 
+@pytest.mark.slow
 def test_a_body_that_exits_its_process_has_crashed_whatever_the_status(worker):
     """The statuses include those with which runners once gave the reason of their exit."""
     process = worker("--threads", "1")

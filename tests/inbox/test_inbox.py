@@ -75,6 +75,7 @@ def stripe(body, at, secret=SECRET):
     return {"Stripe-Signature": f"t={at},v1=00ff,v1={signed(f'{at}.{body}', secret=secret)}"}
 
 
+@pytest.mark.slow
 def test_an_event_is_one_task_however_often_it_comes(post):
     assert [post("/open/", event(1)) for _ in range(3)] == [200] * 3
     assert post("/open/", event(1, again=True)) == 200

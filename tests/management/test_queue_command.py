@@ -167,6 +167,7 @@ def test_a_parsed_rate_is_formatted_as_its_text(text):
     assert str(Rate.parse(text)) == text
 
 
+@pytest.mark.slow
 def test_a_queue_with_waiting_tasks_is_deleted_only_by_force():
     make("completed", queue_name="old")
     make("failed", queue_name="old")

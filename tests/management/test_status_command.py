@@ -31,6 +31,7 @@ def test_the_status_command_works_with_no_tasks_and_no_worker(manage):
     }
 
 
+@pytest.mark.slow
 def test_the_json_status_is_one_object_with_counts_queues_and_workers(worker, manage):
     worker()
     tasks.on_emails.with_options(queue_name="unserved").schedule(0)
@@ -51,6 +52,7 @@ def test_the_json_status_is_one_object_with_counts_queues_and_workers(worker, ma
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_rolled_up", [False, True])
 def test_the_status_says_what_stands_still_after_the_databases_clock_was_set_back(capsys, drain, is_rolled_up):
     with travel(hours=1):
@@ -88,6 +90,7 @@ def test_the_status_marks_workers_that_have_stopped_sending_heartbeats(capsys):
     assert rows["on"].rstrip().endswith("ago")
 
 
+@pytest.mark.slow
 def test_the_json_status_has_the_roll_ups_of_the_last_hour(manage, drain):
     tasks.add.send(1)
     tasks.fail.send()
@@ -177,6 +180,7 @@ def test_the_status_command_exits_1_without_tables(tmp_path):
     assert "migrate" in process.output
 
 
+@pytest.mark.slow
 def test_the_status_command_only_reads_and_runs_few_queries_on_many_tasks(capsys):
     call_command("horsies_status")
     Task.objects.bulk_create([Task(task_name="tests.jobs.tasks.noop", queue_name=f"q{n % 9}") for n in range(500)])

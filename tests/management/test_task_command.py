@@ -97,6 +97,7 @@ def test_list_prints_thirty_tasks_and_how_to_get_the_next(task):
     assert len(few.splitlines()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_list_all_prints_every_page_as_json_lines_or_ids(task):
     made = [str(key) for key in some(65, "failed")[::-1]]
@@ -360,6 +361,7 @@ def test_the_task_command_exits_1_without_tables(tmp_path):
     assert "migrate" in process.output
 
 
+@pytest.mark.slow
 def test_event_sends_an_event_to_tasks_by_id(task):
     handle, missing = event_jobs.waits.send(), uuid4()
     ended, gone = make("completed"), make("scheduled", backend="gone")
@@ -381,6 +383,7 @@ def test_event_sends_an_event_to_tasks_by_id(task):
     assert task("event", "", missing)[0] == 2
 
 
+@pytest.mark.slow
 def test_event_sends_to_all_tasks_that_wait_for_an_event_unless_states_are_named(task):
     handles = [event_jobs.waits.send() for _ in range(2)]
     drain()
@@ -392,6 +395,7 @@ def test_event_sends_to_all_tasks_that_wait_for_an_event_unless_states_are_named
     assert task("event", "approved", "--all", "--status", "scheduled", "--yes")[:2] == (0, "sent: 1\n")
 
 
+@pytest.mark.slow
 def test_event_says_that_a_task_has_too_many_events_to_read(task):
     row = make("awaiting")
     TaskStep.objects.bulk_create(

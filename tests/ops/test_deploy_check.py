@@ -393,6 +393,7 @@ def test_ended_workflows_are_not_checked():
     assert broken() == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rich")
 def test_results_that_a_waiting_node_gets_are_checked(drain):
     first = bodies.echo.node(node_id="first")(value=1)
@@ -532,6 +533,7 @@ def test_the_json_report_is_one_object():
     assert (status, json.loads("\n".join(lines))["breakages"]) == (0, [])
 
 
+@pytest.mark.slow
 def test_the_rows_of_one_backend_alone_can_be_checked(settings, monkeypatch):
     settings.TASKS = {"default": settings.TASKS["default"], "other": settings.TASKS["default"]}
     row = make("pending", task_name="shop.gone", backend="other")
@@ -570,6 +572,7 @@ def test_the_command_exits_with_1_in_a_process_of_its_own(manage):
 # Runs that have begun, and workers.
 
 
+@pytest.mark.slow
 def test_runs_that_have_begun_under_another_version_are_listed_and_break_nothing(settings, drain):
     options = settings.TASKS["default"].get("OPTIONS", {})
     use_backend(settings, OPTIONS={**options, "version": "v1"})

@@ -151,6 +151,7 @@ def test_the_last_pass_of_the_reaper_is_checked():
     assert check("reaper=1h", "reaper=0") == [True, False]
 
 
+@pytest.mark.slow
 def test_due_tasks_that_no_worker_claims_are_found():
     Worker.objects.register("w", "", "host", 1, queues=["default"])
     tasks.noop.send()

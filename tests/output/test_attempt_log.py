@@ -234,6 +234,7 @@ def test_a_root_logger_that_the_project_has_set_up_keeps_its_level(keep_logs):
 # Replay.
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_while_kept_steps_are_met_again(keep_logs):
     keep_logs()
     handle = jobs.steps_and_logs.send()
@@ -248,6 +249,7 @@ def test_nothing_is_kept_while_kept_steps_are_met_again(keep_logs):
     assert seen == [(1, "begins"), (1, "begins"), (1, "between"), (1, "goes on"), (1, "goes on")]
 
 
+@pytest.mark.slow
 def test_a_retry_without_records_is_not_muted(send_script):
     def body(context):
         context.write("begins")

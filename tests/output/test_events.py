@@ -201,6 +201,7 @@ def test_a_bad_last_event_id_is_named(client, ended, last_id):
     assert response.content.decode() == f"Last-Event-ID is {last_id!r}; allowed: the id of an event.\n"
 
 
+@pytest.mark.slow
 def test_all_of_a_long_output_is_in_one_response(client):
     handle = jobs.writes.send(list(range(2_500)))
     drain()
@@ -252,6 +253,7 @@ def stream(async_client, path, **headers):
     return read()
 
 
+@pytest.mark.slow
 def test_a_stream_of_a_task_that_has_ended_has_all_and_ends(async_client):
     handle = jobs.writes.send(list(range(2_500)))
     drain()

@@ -23,6 +23,7 @@ async def run(awaitable):
     return await asyncio.wait_for(awaitable, 60)
 
 
+@pytest.mark.slow
 def test_a_reader_follows_a_task_until_its_end(worker, tmp_path):
     worker("--threads", "2")
     handle = jobs.writes_at_gates.send(str(tmp_path), 3)
@@ -40,6 +41,7 @@ def test_a_reader_follows_a_task_until_its_end(worker, tmp_path):
     assert handle.status() == TaskStatus.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_reader_of_a_task_that_has_ended_gets_all_and_stops():
     handle = jobs.writes.send(list(range(2_500)))
     drain()

@@ -29,6 +29,7 @@ def by_attempt(task_id):
     return written
 
 
+@pytest.mark.slow
 def test_what_was_stored_before_a_kill_is_there_and_the_retry_comes_after_it(worker, gate):
     worker("-v0")
     handle = jobs.counts.send(str(gate), COUNT)

@@ -72,6 +72,7 @@ def test_a_missing_task_and_bad_values_are_named(output):
     )
 
 
+@pytest.mark.slow
 def test_follow_prints_what_comes_until_the_task_has_ended(manage, worker, tmp_path):
     worker("-v0")
     handle = jobs.writes_at_gates.send(str(tmp_path), 2)

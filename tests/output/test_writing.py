@@ -100,6 +100,7 @@ def test_attempts_are_apart_and_the_sequence_goes_on(run_script):
     ]
 
 
+@pytest.mark.slow
 def test_a_retry_by_an_operator_goes_on_after_the_last_sequence(run_script):
     def body(context):
         context.write(context.attempt)
@@ -238,6 +239,7 @@ def test_a_chunk_is_stored_once_however_often_it_is_saved():
 # Steps.
 
 
+@pytest.mark.slow
 def test_what_follows_a_new_step_is_kept_although_kept_steps_are_not_met(run_script):
     """In a coroutine there is no order of steps."""
     order = [["a"], ["b", "a"]]
@@ -257,6 +259,7 @@ def test_what_follows_a_new_step_is_kept_although_kept_steps_are_not_met(run_scr
     assert data(handle) == ["1 after a", "2 after b", "2 after a"]
 
 
+@pytest.mark.slow
 def test_a_fork_keeps_what_it_writes_from_the_beginning(run_script, send_script):
     def body(context):
         context.write("begins")

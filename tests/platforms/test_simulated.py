@@ -11,7 +11,6 @@ from django.db import connection
 from tests.conftest import ROOT
 
 TESTS = [
-    "tests/contract",
     "tests/enqueue/test_send.py",
     "tests/platforms/test_worker.py",
     "tests/testing/test_drain.py",
@@ -20,7 +19,7 @@ TESTS = [
 ]
 
 #: Modules of tasks that these tests use: others need Linux.
-MODULES = ["tests.contract.jobs", "tests.enqueue.jobs", "tests.testing.jobs", "tests.worker.lifecycle.jobs"]
+MODULES = ["tests.enqueue.jobs", "tests.testing.jobs", "tests.worker.lifecycle.jobs"]
 
 #: Each on one database; at night on the other too.
 SYSTEMS = [

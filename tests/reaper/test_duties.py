@@ -173,6 +173,8 @@ def test_a_reaper_pass_after_the_completion_changes_nothing():
     assert Task.objects.get(pk=handle.id).attempts.get().outcome == "COMPLETED"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_pass_with_nothing_to_do_reports_zero_for_each_duty(manage):
     process = manage("horsies_reaper", "--once")
 
@@ -180,6 +182,8 @@ def test_a_pass_with_nothing_to_do_reports_zero_for_each_duty(manage):
     assert process.output.splitlines() == [f"{duty}: 0" for duty in DUTIES]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_one_pass_expires_more_than_a_batch(capsys):
     tasks.noop.with_options(good_until=LONG_AGO).send_many({} for _ in range(1_200))
 
@@ -197,6 +201,8 @@ def test_disabled_duties_leave_stale_tasks_unchanged(settings):
     assert (claimed.status(), running.status()) == (TaskStatus.CLAIMED, TaskStatus.RUNNING)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_worker_keeps_the_tasks_for_which_it_sends_heartbeats(worker, tmp_path):
     worker("--threads", "1", "--prefetch", "1", "--no-reaper", TEST_HEARTBEAT_MS="200")
     running = tasks.hold.send("held", str(tmp_path / "gate"))

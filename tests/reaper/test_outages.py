@@ -51,6 +51,8 @@ def statuses():
     return set(Task.objects.values_list("status", flat=True))
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_pass_every_ten_minutes_recovers_the_tasks_of_a_dead_host():
     for _ in range(3):
         abandoned(2, TaskStatus.RUNNING)
@@ -211,6 +213,8 @@ def test_the_outage_grace_lasts_from_two_heartbeats_to_one_threshold(threshold, 
     assert 2 * interval <= outage_grace(recovery) * 1_000 <= threshold
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_pass_whose_own_statements_hang_recovers_no_task(settings):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no locks on single tables")

@@ -58,6 +58,8 @@ def test_reclaim_leaves_tasks_younger_than_the_threshold():
     assert reclaim("2h") == 0
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_reclaim_leaves_the_tasks_of_a_live_worker(worker, tmp_path):
     handle = tasks.hold.send("alive", str(tmp_path / "gate"))
     worker("--no-reaper", TEST_HEARTBEAT_MS="200", TEST_STALE_MS="60000")  # its own could look too early

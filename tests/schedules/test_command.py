@@ -33,6 +33,7 @@ def test_once_syncs_declarations_and_sends_and_prints_due_schedules(capsys):
     assert Schedule.objects.filter(name="declared").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_once_sends_all_due_slots_even_more_than_a_batch(capsys, monkeypatch):
     monkeypatch.setattr(scheduler, "CATCH_UP_BATCH", 5)
@@ -104,6 +105,7 @@ def test_invalid_scheduler_flags_are_refused_with_exit_status_2(flags):
     assert raised.value.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_worker_sends_due_schedules_and_runs_their_tasks(worker):
     make(timing="every:1")
     process = worker("--threads=1")
@@ -115,6 +117,7 @@ def test_a_worker_sends_due_schedules_and_runs_their_tasks(worker):
     assert row.run_count == Task.objects.filter(schedule_id=row.pk).count()
 
 
+@pytest.mark.slow
 def test_a_worker_with_no_scheduler_sends_no_schedules(worker):
     make(timing="every:1")
     worker("--threads=1", "--no-scheduler")

@@ -108,6 +108,7 @@ def test_catch_up_runs_the_latest_all_some_or_none_of_the_missed_slots(scheduler
     assert row.next_run_at == first + timedelta(hours=73)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_catch_up_of_many_slots_takes_several_passes_in_each_of_which_slots_on_time_come_first(scheduler, monkeypatch):
     monkeypatch.setattr(scheduler_module, "CATCH_UP_BATCH", 5)
@@ -592,6 +593,7 @@ def test_a_slot_whose_unique_key_is_held_by_a_live_run_is_skipped(scheduler):
     assert [row.last_run_id for row in Schedule.objects.order_by("pk")] == [handle.id for handle in handles]
 
 
+@pytest.mark.slow
 def test_scheduled_for_is_the_slot_of_a_scheduled_run_and_otherwise_none(scheduler, drain):
     make("missed", task="tests.schedules.jobs.slot", catch_up="all", options={"metadata": {"by": "us"}})
     Schedule.objects.create(name="flow", timing="every:3600", workflow_name="tests.schedules.slotted")

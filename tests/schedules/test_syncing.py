@@ -255,6 +255,7 @@ def test_a_scheduler_that_has_just_started_disables_nothing_and_enables_what_it_
     assert Schedule.objects.filter(enabled=True).count() == 2
 
 
+@pytest.mark.slow
 def test_a_schedule_that_was_disabled_during_a_pause_of_its_process_is_enabled_by_it(running):
     schedule("a", noop, Every(hours=5))
     running(10)

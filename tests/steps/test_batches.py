@@ -51,6 +51,8 @@ def items():
     )
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("body", [jobs.in_block, jobs.by_function, jobs.in_coroutine])
 def test_a_retry_goes_on_after_the_last_committed_turn(items, body):
     handle = body.send([], "d")
@@ -113,6 +115,8 @@ def test_a_loop_that_the_body_has_left_is_over_in_later_runs(items):
     assert entries() == ["after"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_loop_that_an_exception_has_left_goes_on_in_later_runs(items):
     handle = jobs.stops_after_a_turn.send(fails_between=True)
 
@@ -123,6 +127,8 @@ def test_a_loop_that_an_exception_has_left_goes_on_in_later_runs(items):
     assert entries() == ["after"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("broken", ["a", "c"])
 def test_a_turn_whose_failure_the_body_has_caught_is_done_in_a_later_run(items, broken):
     handle = jobs.goes_on_after_a_failure.send(broken)
@@ -134,6 +140,8 @@ def test_a_turn_whose_failure_the_body_has_caught_is_done_in_a_later_run(items, 
     assert entries() == ["caught", "after"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_loop_whose_rows_could_not_be_read_goes_on_in_a_later_run(items):
     left = [jobs.Broken("once")]
 
@@ -181,6 +189,8 @@ def test_a_loop_that_the_body_has_left_is_over_although_the_next_record_is_made_
     assert counts() == [1, 1, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_turn_that_could_not_commit_is_done_in_a_later_run(items, run_script, entries):
     def body(context):
         try:
@@ -210,6 +220,8 @@ def test_a_turn_that_could_not_commit_is_done_in_a_later_run(items, run_script, 
     assert entries() == ["handler"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_outage_of_the_body_s_own_query_in_a_turn_uses_no_retry(items, run_script):
     def body(context):
         for turn in context.batches(Item.objects.all(), size=4):
@@ -242,6 +254,8 @@ def test_callbacks_run_after_the_commit_of_each_turn(items):
     assert entries() == ["a", "a committed", "c", "c committed", "e", "e committed", "g", "g committed"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_another_order_ends_the_task_before_it_runs(items, monkeypatch):
     handle = jobs.ordered.send()
     run_due()

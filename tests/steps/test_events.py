@@ -48,6 +48,8 @@ def test_an_event_ends_the_wait_whether_it_comes_before_or_during_it():
     assert not TaskHandle(uuid7()).send_event("approved")
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_nth_wait_takes_the_nth_event():
     handle = event_jobs.waits.send(count=4)
     for number in range(2):
@@ -62,6 +64,8 @@ def test_the_nth_wait_takes_the_nth_event():
     assert entries() == [f"wait {number}" for number in range(4)]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_event_of_a_transaction_that_is_rolled_back_never_comes():
     handle = event_jobs.waits.send()
     run_due()
@@ -79,6 +83,8 @@ def test_an_event_of_a_transaction_that_is_rolled_back_never_comes():
     assert handle.value(0) == ["kept"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_wait_ends_with_its_timeout_and_a_late_event_is_the_next_one():
     handle = event_jobs.waits.send(timeout=60, count=2)
     run_due()
@@ -110,6 +116,8 @@ def test_many_tasks_get_their_events_in_few_statements():
     assert Task.objects.awaiting("event:other").count() == 50
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_task_keeps_a_thousand_unread_events():
     handle = event_jobs.waits.send()
     TaskStep.objects.bulk_create(
@@ -162,6 +170,8 @@ def test_async_callers_send_events():
     assert TaskStep.objects.filter(status="UNREAD").count() == 2
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_event_after_a_restart_is_the_first_one():
     handle = event_jobs.restarts_after_an_event.send()
     for number in range(3):

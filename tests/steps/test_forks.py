@@ -39,6 +39,8 @@ def test_a_handle_lists_the_records_in_the_order_of_the_body():
     assert TaskHandle(uuid7()).steps() == []
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_fork_keeps_the_records_before_a_step_and_repeats_the_rest():
     handle = event_jobs.two_keys.send("first", "second")
     run_due()

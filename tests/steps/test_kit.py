@@ -107,6 +107,8 @@ def test_a_coroutine_has_its_steps_too():
 # Drains and time travel.
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_time_travel_ends_a_sleep(entries):
     handle = sleeps.send(3600)
@@ -122,6 +124,8 @@ def test_time_travel_ends_a_sleep(entries):
     assert entries() == ["before", "after"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_time_travel_and_a_scheduled_drain_end_a_time_out(run_script):
     handles = [run_script(lambda context: order(context, 5)) for _ in range(2)]
@@ -193,6 +197,8 @@ def test_under_a_backend_of_the_framework_steps_run_and_a_wait_fails(send_script
     assert "TaskSuspended: The task waits for" in handle.get(0).err_value.message
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_a_drain_runs_a_body_whose_event_was_sent(run_script):
     handle = run_script(lambda context: order(context, 5))

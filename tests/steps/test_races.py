@@ -88,6 +88,8 @@ def test_a_body_that_waits_for_the_transaction_of_a_sender_keeps_nobody_from_its
     assert (handle.status(), late.status()) == (TaskStatus.CANCELLED, TaskStatus.CANCELLED)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_two_senders_at_once_send_two_events():
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has one writer")
@@ -119,6 +121,8 @@ def test_senders_to_tasks_that_do_not_wait_yet_number_their_events_apart():
     assert handle.value(0) == ["first", "second"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_record_of_a_body_that_lost_its_claim_is_refused():
     handle = race_jobs.is_taken_away.send()
 
@@ -139,6 +143,8 @@ def test_a_cancel_during_a_step_leaves_no_record_of_it():
     assert [step.name for step in handle.steps()] == ["a"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_operator_s_retry_leaves_a_sleeping_task_alone_and_keeps_what_a_cancelled_one_did():
     handle = jobs.sleeps.send(3600)
     run_due()
@@ -172,6 +178,8 @@ def test_a_wake_skips_a_locked_row_and_the_reaper_delivers_the_event():
     assert handle.value(0) == [1]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_task_that_waits_has_no_place_of_its_limit_and_takes_one_when_it_goes_on():
     handles = [race_jobs.waits_in_a_limit.send("place", name) for name in "ab"]
     run_due()
@@ -185,6 +193,8 @@ def test_a_task_that_waits_has_no_place_of_its_limit_and_takes_one_when_it_goes_
     assert [handle.value(0) for handle in handles] == [1, 1]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_task_takes_a_token_of_its_rate_when_it_goes_on():
     handles = [race_jobs.waits_in_a_rate.send("place") for _ in range(2)]
     run_due()

@@ -152,6 +152,8 @@ def test_a_program_that_dies_at_each_point_does_what_the_plain_interpreter_does(
         check(whole, crashes={point, point + 5}, cancels={turn % 4}, sent=turn % 2, retries=0, is_async=is_async)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @given(st.permutations("abcdef"), st.integers(1, 4), st.integers(0, 3), st.booleans())
 @FEW
 def test_a_changed_program_ends_step_mismatch_and_runs_nothing_twice(names, sleep_at, changed_at, is_gone):

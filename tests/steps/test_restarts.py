@@ -31,6 +31,8 @@ def test_a_restart_by_a_body_that_lost_its_task_drops_no_records(run_script, ent
     assert entries() == ["a"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_restart_gives_all_retries_again(run_script):
     def body(context):
         context.step("note", note, "note")
@@ -56,6 +58,8 @@ def test_the_arguments_of_a_restart_win_over_the_inputs_of_a_node():
     assert handle.value(0) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_arguments_of_a_restart_win_over_the_calls_of_a_group():
     handle = jobs.restarts_with_fewer.send_many([{"value": 1}, {"value": 2}, {"value": 3}])[0]
     drain(scheduled=True)
@@ -97,6 +101,8 @@ def test_an_event_whose_sender_commits_after_a_restart_is_the_next_one(send_scri
     assert handle.value(0) == "second"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_wait_that_ends_during_a_pause_is_over_after_the_resume():
     with Batch("sleeps") as batch:
         batch.add(event_jobs.sleeps_as_node)

@@ -88,6 +88,8 @@ def test_a_bad_name_is_refused(run_script, entries, name):
     assert entries() == []
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_atomic_coroutine_and_a_timeout_of_a_function_are_refused(run_script):
     async def atomic(context):
         await context.astep("a", anote, "a", atomic=True)
@@ -131,6 +133,8 @@ def test_outside_the_body_s_own_asyncio_task_a_name_is_used_once(run_script):
     assert ["was used before" in text for text in refused] == [True, True]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db(transaction=True)
 def test_steps_in_other_threads_of_a_function_have_no_order(run_script, entries):
     def body(context):
@@ -151,6 +155,8 @@ def test_steps_in_other_threads_of_a_function_have_no_order(run_script, entries)
     assert entries() == ["b", "a"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_wait_in_another_thread_or_asyncio_task_is_refused(run_script):
     async def body(context):
         (refused,) = await asyncio.gather(asyncio.create_task(context.asleep(60)), return_exceptions=True)
@@ -208,6 +214,8 @@ def test_a_value_is_what_later_runs_get_from_the_first_run_on(run_script):
     assert seen == [{"pair": [1, 2], "3": None}] * 2
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_typed_values_are_equal_live_and_on_replay(run_script, settings):
     options = settings.TASKS["default"]["OPTIONS"] | {"serializer": "rich"}
     settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": options}}
@@ -281,6 +289,8 @@ def test_step_failed_has_its_cause_live_and_class_message_and_code_on_replay(run
     assert entries() == ["charge", "after"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_step_that_failed_last_is_run_again_by_a_retry(run_script, entries):
     handle = run_script(lambda context: context.step("refused", refuse, "try"), attempts=3)
 
@@ -288,6 +298,8 @@ def test_a_step_that_failed_last_is_run_again_by_a_retry(run_script, entries):
     assert entries() == ["try"] * 3
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_step_that_failed_last_is_run_again_by_an_operator_s_retry(run_script, entries):
     def body(context):
         context.step("kept", note, "kept")
@@ -307,6 +319,8 @@ def test_a_step_that_failed_last_is_run_again_by_an_operator_s_retry(run_script,
     assert entries() == ["kept", "last", "last", "now"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_of_gathered_steps_those_that_failed_are_run_again_by_a_retry(run_script, entries):
     async def body(context):
         async def refuse_once():
@@ -326,6 +340,8 @@ def test_of_gathered_steps_those_that_failed_are_run_again_by_a_retry(run_script
     assert entries() == ["b"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("raised", [Retry("later", after=0), Snooze(0)])
 def test_a_step_may_end_the_run_as_the_body_may_and_nothing_is_kept_of_that(run_script, entries, raised):
     tries = []
@@ -443,6 +459,8 @@ def test_a_connection_that_was_lost_during_a_long_step_that_fails_is_replaced(ru
     assert not TaskAttempt.objects.exclude(outcome="COMPLETED").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_more_outages_than_five_are_not_charged_if_the_task_makes_progress_between_them(run_script, entries):
     def body(context):
         for number in range(7):
@@ -499,6 +517,8 @@ def end_waits(handle):
     drain(retries=True)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_wait_that_timed_out_last_is_repeated_by_a_retry_and_reads_the_event_that_came(send_script, attempts):
     def body(context):
@@ -519,6 +539,8 @@ def test_a_wait_that_timed_out_last_is_repeated_by_a_retry_and_reads_the_event_t
     assert handle.value(0) == "late"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_wait_for_a_workflow_that_timed_out_last_is_repeated_by_a_retry(send_script):
     with Batch("waits") as batch:
         batch.add(event_jobs.waits)
@@ -540,6 +562,8 @@ def test_a_wait_for_a_workflow_that_timed_out_last_is_repeated_by_a_retry(send_s
     assert handle.value(0) == [[7]]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_time_out_that_the_body_went_on_from_stays_one(run_script, entries):
     def body(context):
         try:
@@ -559,6 +583,8 @@ def test_a_time_out_that_the_body_went_on_from_stays_one(run_script, entries):
     assert entries() == ["nobody"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_event_that_came_early_does_not_let_a_changed_body_go_on(run_script, entries):
     is_changed = []
 
@@ -655,6 +681,8 @@ def test_an_error_after_a_suspension_is_dropped(run_script, caplog):
     assert "Refused('late') is dropped" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_time_limit_is_for_each_run_of_the_body_and_waits_do_not_count(run_script):
     handle = run_script(lambda context: [context.sleep(3600), context.sleep(3600)], timeout=60)
     drain(scheduled=True)
@@ -746,6 +774,8 @@ def test_kept_steps_that_the_body_does_not_meet_are_a_warning_at_its_end(run_scr
     assert "step=gone" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_patched_is_true_in_runs_that_begin_after_the_change_and_stays_false_in_older_ones(run_script):
     is_new_code, seen = [], []
 
@@ -770,6 +800,8 @@ def test_patched_is_true_in_runs_that_begin_after_the_change_and_stays_false_in_
     assert seen[2:] == [True, True, True]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_patch_that_the_code_no_longer_asks_for_stops_no_run(run_script):
     is_cleaned = []
 

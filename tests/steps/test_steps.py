@@ -22,6 +22,8 @@ def test_a_retry_goes_on_after_the_last_kept_step(fail_after):
     assert entries() == ["step 0", "step 1", "step 2"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_crash_after_a_step_is_no_failed_attempt(worker):
     handle = jobs.dies_after_a_step.send()
     worker("--processes", "1")
@@ -36,6 +38,8 @@ def test_a_crash_after_a_step_is_no_failed_attempt(worker):
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_crash_without_progress_is_judged_by_the_policy(worker):
     handle = jobs.dies_at_once.send()
     worker("--processes", "1")
@@ -67,6 +71,8 @@ def test_a_step_s_policy_repeats_the_step_and_not_the_body():
     assert TaskAttempt.objects.count() == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_long_backoff_of_a_step_gives_up_the_slot():
     handle = jobs.patient.send(60)
     run_due()
@@ -79,6 +85,8 @@ def test_a_long_backoff_of_a_step_gives_up_the_slot():
     assert entries() == ["try", "try"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_sleep_gives_up_the_slot_and_ends_once():
     handle = jobs.sleeps.send(3600)
     run_due()

@@ -106,6 +106,7 @@ def test_child_tasks_get_one_answer_from_patched(run_script):
     assert TaskStep.objects.get().name == "patch:change"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", None, 7])
 @pytest.mark.once
 def test_bad_names_of_events_and_patches_are_refused(run_script, name):

@@ -33,6 +33,8 @@ def send(task):
     assert TaskHandle(task.pk).send_event("approved", 7)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_task_waits_for_the_end_of_a_batch_without_a_slot():
     batch, call = waiting_batch()
     handle = event_jobs.waits_for.send(str(batch.id))
@@ -46,6 +48,8 @@ def test_a_task_waits_for_the_end_of_a_batch_without_a_slot():
     assert entries().count("begun") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_coroutine_waits_for_an_event_and_a_batch():
     batch, call = waiting_batch()
     handle = event_jobs.awaits.send(str(batch.id))
@@ -59,6 +63,8 @@ def test_a_coroutine_waits_for_an_event_and_a_batch():
     assert handle.value(0) == ["first", [[7]]]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_workflow_that_has_ended_is_not_waited_for():
     with Batch("ended") as batch:
         batch.add(batch_jobs.double, 2)
@@ -79,6 +85,8 @@ def test_a_workflow_without_an_output_gives_the_results_of_its_nodes():
     assert handle.value(0) == {"a": 2}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize(("end", "code"), [("cancel", "WORKFLOW_CANCELLED"), ("expire", "WORKFLOW_EXPIRED")])
 def test_each_end_of_a_workflow_wakes_the_tasks_that_wait_for_it(end, code):
     batch, _ = waiting_batch()
@@ -96,6 +104,8 @@ def test_each_end_of_a_workflow_wakes_the_tasks_that_wait_for_it(end, code):
     assert handle.value(0) == code
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_paused_workflow_has_not_ended():
     batch, _ = waiting_batch()
     handle = event_jobs.waits_for.send(str(batch.id), timeout=60)
@@ -120,6 +130,8 @@ def test_a_plain_task_can_t_be_waited_for():
     assert "a workflow or of a batch" in handle.get(0).err_value.message
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_reaper_wakes_what_nobody_else_has_woken():
     batch, call = waiting_batch()
     handle, other = event_jobs.waits_for.send(str(batch.id)), event_jobs.waits.send()
@@ -161,6 +173,8 @@ def test_the_reaper_wakes_in_a_database_with_the_collation_of_a_language():
             cursor.execute('ALTER TABLE horsies_tasks ALTER waits_for TYPE varchar(300) COLLATE "default"')
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_workflow_that_nobody_waits_for_any_more_is_looked_at_no_longer():
     batch, call = waiting_batch()
     event_jobs.waits_for.send(str(batch.id))
@@ -175,6 +189,8 @@ def test_a_workflow_that_nobody_waits_for_any_more_is_looked_at_no_longer():
     assert not batch._rows().get().is_awaited
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_workflow_of_another_database_can_t_be_waited_for(run_script, settings):
     batch, _ = waiting_batch()
 
@@ -185,6 +201,8 @@ def test_a_workflow_of_another_database_can_t_be_waited_for(run_script, settings
     assert "on the database 'elsewhere'; allowed: one on 'default'" in run_script(body).get(0).err_value.message
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_node_that_waits_is_held_while_its_workflow_is_paused_and_goes_on_after_that():
     batch, call = waiting_batch()
     assert batch.pause()
@@ -201,6 +219,8 @@ def test_a_node_that_waits_is_held_while_its_workflow_is_paused_and_goes_on_afte
     assert Task.objects.get(pk=call.pk).status == TaskStatus.COMPLETED
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_node_that_sleeps_goes_on_sleeping_when_its_workflow_is_resumed():
     with Batch("sleeps") as batch:
         batch.add(event_jobs.sleeps_as_node)
@@ -225,6 +245,8 @@ def test_cancelling_a_workflow_ends_its_waiting_tasks():
     assert batch.status() == WorkflowStatus.CANCELLED
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_end_of_a_workflow_that_nobody_waits_for_costs_nothing_more():
     def statements(*, is_awaited):
         with Batch("quiet") as batch:

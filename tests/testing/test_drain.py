@@ -70,6 +70,7 @@ class DrainCases:
         assert len(drain().handles) == 5
         assert sorted(keys()) == ["from a body", "from a callback", "from a receiver"]
 
+    @pytest.mark.slow
     def test_workflows_and_batches_run_to_their_end(self):
         first = jobs.note.node()(key="first")
         handle = Workflow("two steps", [first, jobs.note.node(waits_for=[first])(key="second")]).start()
@@ -110,6 +111,7 @@ class DrainCases:
         with pytest.raises(TaskFailed, match="NO_STOCK"):
             drain(raise_errors=True)
 
+    @pytest.mark.slow
     def test_a_retry_waits_unless_retries_are_run(self):
         handle = jobs.fail_twice.send("a")
 
@@ -123,6 +125,7 @@ class DrainCases:
         with pytest.raises(LookupError, match="attempt 1"):
             drain(raise_errors=True)
 
+    @pytest.mark.slow
     def test_scheduled_tasks_run_in_the_order_of_their_times_if_asked_for(self):
         jobs.note.schedule(7_200, "later")
         jobs.note.schedule(3_600, "soon")
@@ -141,6 +144,7 @@ class DrainCases:
 
         assert keys() == ["mail"]
 
+    @pytest.mark.slow
     def test_a_paused_queue_keeps_its_tasks(self):
         Queue.objects.create(name="emails", paused=True)
         jobs.note.with_options(queue_name="emails", priority=9).send("mail")
@@ -154,6 +158,7 @@ class DrainCases:
 
         assert keys() == ["one", "two", "three", *(f"later {number}" for number in range(5))]
 
+    @pytest.mark.slow
     def test_a_rate_holds_tasks_back_until_time_has_passed(self):
         for key in ("one", "two", "three", "four", "five"):
             jobs.note_twice_a_minute.send(key)

@@ -24,6 +24,7 @@ from tests.testing import jobs
 class TravelCases:
     """What holds in a transaction that is rolled back, and without one."""
 
+    @pytest.mark.slow
     def test_a_workflow_that_sleeps_a_schedule_and_a_retry_come_due_without_waiting(self):
         first = jobs.note.node()(key="before the sleep")
         pause = sleep(timedelta(days=1), waits_for=[first])
@@ -81,6 +82,7 @@ class TravelCases:
             drain()
             assert handle.status() is None
 
+    @pytest.mark.slow
     def test_what_was_stored_while_the_clock_was_a_year_ahead_goes_on_after_the_documented_calls(self):
         with travel(days=365):
             sent, retried, once = jobs.note.send("sent"), jobs.fail_twice.send("retried"), jobs.once_a_day.send("once")

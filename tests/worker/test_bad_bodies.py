@@ -41,6 +41,7 @@ def test_an_exception_fails_its_task_and_no_other(drain, body, exception):
     assert good.status() == TaskStatus.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_worker_process_survives_every_bad_body(worker):
     process = worker("--threads", "2")
     bad = [task.send() for task in (tasks.sysexit, tasks.interrupt, tasks.asysexit, tasks.ainterrupt, tasks.fail)]
@@ -53,6 +54,7 @@ def test_a_worker_process_survives_every_bad_body(worker):
     assert process.process.poll() is None
 
 
+@pytest.mark.slow
 def test_an_exception_whose_traceback_can_not_be_printed_fails_its_task_as_any_other(worker):
     worker("--threads", "1")
 
@@ -142,6 +144,7 @@ def test_unstorable_results_fail_with_a_serialization_error(drain, kind):
     assert good.value(0) == 2
 
 
+@pytest.mark.slow
 def test_a_body_that_ends_its_process_is_a_worker_crash_and_the_worker_continues(worker):
     process = worker()
     crashed = tasks.hard_exit.send("once")

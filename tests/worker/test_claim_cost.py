@@ -251,6 +251,7 @@ def test_a_claim_costs_the_same_in_a_deep_table_as_in_an_empty_one(kind):
     assert_is_flat(typical(in_empty.costs), typical(in_deep.costs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queues", [["default"], ["default", "emails", "empty"]], ids=["one queue", "several queues"])
 def test_rows_of_other_queues_add_no_cost_to_a_claim_that_finds_few_tasks(queues):
     """Most claims of a worker that keeps up get less than they ask for, so that the next starts at the first row."""
@@ -271,6 +272,7 @@ def test_rows_of_other_queues_add_no_cost_to_a_claim_that_finds_few_tasks(queues
     assert_is_flat(in_empty, in_deep)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queues", [["another"], ["default", "another"]], ids=["one queue", "several queues"])
 def test_a_claim_does_not_scan_a_queue_paused_during_a_drain(queues):
     tasks.noop.with_options(queue_name="another").send_many({} for _ in range(DEPTH))
@@ -343,6 +345,7 @@ def old_transaction():
         another.close()
 
 
+@pytest.mark.slow
 def test_an_old_open_transaction_does_not_make_later_claims_more_expensive():
     count = 5_000 if is_postgres() else 500
     tasks.noop.send_many({} for _ in range(count))
@@ -355,6 +358,7 @@ def test_an_old_open_transaction_does_not_make_later_claims_more_expensive():
     assert_is_flat(typical(drain.costs[5:25]), typical(drain.costs[-22:-2]))
 
 
+@pytest.mark.slow
 def test_an_old_open_transaction_does_not_make_claims_scan_ended_higher_priorities():
     count = 5_000 if is_postgres() else 500
     tasks.noop.with_options(priority=1).send_many({} for _ in range(count))
@@ -369,6 +373,7 @@ def test_an_old_open_transaction_does_not_make_claims_scan_ended_higher_prioriti
     assert_is_flat(typical(drain.costs[5:25]), typical(drain.costs[-22:-2]))
 
 
+@pytest.mark.slow
 def test_a_poll_beside_an_old_open_transaction_reads_the_entry_of_each_ended_task_once():
     if not is_postgres():
         return  # SQLite keeps no dead rows
@@ -388,6 +393,7 @@ def test_a_poll_beside_an_old_open_transaction_reads_the_entry_of_each_ended_tas
     assert count <= after.entries - before.entries < 1.5 * count
 
 
+@pytest.mark.slow
 def test_a_new_task_with_a_higher_priority_is_soon_claimed():
     """A claim starts at the first row after ten times as long as the last such claim took."""
     tasks.noop.send_many({} for _ in range(2_000))
@@ -425,6 +431,7 @@ def sent_but_not_committed(count):
         thread.join(60)
 
 
+@pytest.mark.slow
 def test_a_task_committed_behind_the_mark_is_claimed_before_the_drain_ends():
     """Claims from the mark do not see it; the next claim that starts at the first row does."""
     if not is_postgres():
@@ -451,6 +458,7 @@ def test_a_task_committed_behind_the_mark_is_claimed_before_the_drain_ends():
     drain.assert_all_ran_once()
 
 
+@pytest.mark.slow
 def test_tasks_that_become_due_or_are_released_behind_the_mark_are_claimed():
     tasks.noop.send_many({} for _ in range(1_000))
     deferred = [handle.id for handle in tasks.noop.with_options(run_after=timedelta(days=1)).send_many([{}] * 5)]

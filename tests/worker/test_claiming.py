@@ -149,6 +149,8 @@ def test_more_queues_than_one_claim_covers_are_drained_most_urgent_first(drain):
     assert Task.objects.get(pk=urgent.id).started_at == min(Task.objects.values_list("started_at", flat=True))
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("flag", ["", "--poll-interval=0.1"], ids=["by default", "polling often"])
 def test_a_busy_worker_notices_a_resumed_queue(worker, flag):
     """It gets no notification, its only slot is always busy, and it polls only one queue until then."""
@@ -167,6 +169,8 @@ def test_a_busy_worker_notices_a_resumed_queue(worker, flag):
     assert earlier < 300, "it was among the last tasks to begin"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_once_makes_one_claim_and_exits(manage):
     tasks.write.send_many({"key": str(number)} for number in range(5))
 
@@ -177,6 +181,8 @@ def test_once_makes_one_claim_and_exits(manage):
     assert Task.objects.pending().count() == 3
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_once_exits_when_there_are_no_tasks(manage):
     assert manage("horsies_worker", "--once").wait() == 0
 
@@ -202,6 +208,8 @@ def test_an_idle_worker_starts_a_delayed_task_on_time(worker):
     assert row.started_at >= row.enqueued_at
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_all_prefetched_tasks_run(worker):
     worker("--threads", "2", "--prefetch", "5")
 
@@ -211,6 +219,8 @@ def test_all_prefetched_tasks_run(worker):
     assert Entry.objects.count() == len(handles)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_max_tasks_per_child_replaces_the_runner_and_loses_nothing(worker):
     worker("--threads", "1", "--max-tasks-per-child", "3")
 
@@ -220,6 +230,8 @@ def test_max_tasks_per_child_replaces_the_runner_and_loses_nothing(worker):
     assert Entry.objects.values("pid").distinct().count() >= 3
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_drain_continues_after_its_runners_reach_max_tasks_per_child(manage):
     tasks.write.send_many({"key": str(number)} for number in range(20))
 

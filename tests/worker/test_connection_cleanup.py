@@ -95,6 +95,7 @@ def test_a_transaction_left_open_by_a_body_loses_no_effects_of_later_bodies(drai
         assert line in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("leave", [leave_a_coroutine, leave_a_callback])
 def test_coroutines_that_outlive_their_bodies_share_threads_and_leave_no_transaction_open(drain, caplog, leave):

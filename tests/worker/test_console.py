@@ -31,6 +31,7 @@ TASK_LINE = re.compile(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("runners", ["1", "2"])
@@ -51,6 +52,7 @@ def test_a_real_worker_logs_the_start_and_end_of_each_task_in_whole_lines(manage
     assert all(started <= completed for started, completed in times.values())
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_the_start_of_a_body_is_logged_before_it_ends_or_kills_its_process(worker, tmp_path):
     process = worker("--threads", "8")

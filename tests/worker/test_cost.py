@@ -136,6 +136,7 @@ def deep_queue():
         cursor.execute("ANALYZE")
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_claims_and_ends_read_only_the_task_indexes(deep_queue):
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
@@ -174,6 +175,7 @@ def _sqlite_plan(sql):
         return "\n".join(row[3] for row in cursor.fetchall())
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_future_and_finished_rows_add_no_cost_to_a_claim():
     if connection.vendor == "sqlite":

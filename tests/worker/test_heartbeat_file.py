@@ -20,6 +20,7 @@ def age_of(path):
     return time.time() - path.stat().st_mtime
 
 
+@pytest.mark.slow
 def test_the_file_has_the_time_while_the_worker_runs_and_is_gone_after_a_stop(worker, tmp_path):
     path = tmp_path / "beat"
     path.write_text("of an earlier process")

@@ -230,6 +230,8 @@ def test_a_lost_connection_raises_one_error(database_listener):
     assert database_listener.receive(is_readable=True) == []
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db(transaction=True)
 def test_a_listening_runner_has_one_connection(worker):
     if connection.vendor != "postgresql":

@@ -8,6 +8,7 @@ from django.utils import translation
 from tests.worker import isolation_jobs as jobs
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 def test_context_variables_language_and_time_zone_do_not_leak_to_the_next_body(drain):

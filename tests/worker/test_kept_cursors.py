@@ -120,6 +120,7 @@ def ids_of(claims):
     return [claimed.task_id for claimed in claims]
 
 
+@pytest.mark.slow
 def test_a_worker_that_keeps_up_reads_few_entries_beside_an_old_transaction_and_so_does_the_next_one(request):
     tasks.noop.send_many({} for _ in range(ENDED))
     Task.objects.update(enqueued_at=AGES_AGO)  # not just before the cursor, from where claims look for late tasks

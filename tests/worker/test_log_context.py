@@ -136,6 +136,8 @@ def test_attributes_that_a_record_has_stay():
     assert (record.task_id, record.attempt) == ("mine", 7)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db(transaction=True)
 def test_threads_of_a_worker_each_have_their_own_task(worker):
     sent = [tasks.current_ids.send() for _ in range(4)]

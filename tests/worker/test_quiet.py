@@ -36,6 +36,8 @@ def by_command(process):
     return lambda: call_command("horsies_queue", "unquiet", *Worker.objects.values_list("pk", flat=True))
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("make_quiet", [by_signal, by_command])
 def test_a_quiet_worker_finishes_its_task_and_claims_others_only_when_resumed(worker, gate, make_quiet):
     process = worker("--threads", "1", "--prefetch", "2", "--poll-interval", "0.1", **OFTEN)
@@ -81,6 +83,8 @@ def test_a_killed_quiet_runner_is_replaced_by_a_quiet_one_and_the_other_goes_on(
     assert row.claimed_by_worker_id == Worker.objects.get(quiet_since=None).pk
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_sigterm_stops_a_quiet_worker_and_sigcont_alone_resumes_nothing(worker):
     process = worker(**OFTEN)
     assert Worker.objects.all().quiet() == 1

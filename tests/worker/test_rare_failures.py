@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 FAST = {"TEST_STALE_MS": "60000", "TEST_HEARTBEAT_MS": "200", "TEST_CHECK_MS": "200"}
 
 
+@pytest.mark.slow
 def test_a_task_claimed_again_while_its_old_body_runs_uses_two_slots(worker, tmp_path):
     process = worker("--threads", "2")
     gates = [tmp_path / "first", tmp_path / "second"]
@@ -44,6 +45,7 @@ def test_a_task_claimed_again_while_its_old_body_runs_uses_two_slots(worker, tmp
     assert handle.get(0).ok == "twice"
 
 
+@pytest.mark.slow
 def test_a_body_that_ends_its_process_with_status_0_is_a_crash(worker):
     worker()
     handle = tasks.leave_quietly.send("quiet")
@@ -52,6 +54,7 @@ def test_a_body_that_ends_its_process_with_status_0_is_a_crash(worker):
     assert tasks.add.send(1).value(timeout=20) == 2
 
 
+@pytest.mark.slow
 def test_large_results_are_stored_in_several_ticks(drain):
     handles = tasks.large.send_many({"size": 6_000_000} for _ in range(6))
 
@@ -115,6 +118,7 @@ def test_a_result_that_is_refused_even_as_a_failure_is_kept_until_it_can_be_stor
     assert Entry.objects.filter(key="refused").count() == 1
 
 
+@pytest.mark.slow
 def test_a_row_deleted_while_its_body_runs_does_not_affect_other_tasks(worker, tmp_path):
     process = worker("--threads", "2", **FAST)
     gate = tmp_path / "gate"
@@ -144,6 +148,7 @@ def test_tasks_claimed_by_a_lost_commit_are_released_without_an_attempt():
     assert sorted(rows) == [("PENDING", 0), ("PENDING", 0), ("RUNNING", 1)]
 
 
+@pytest.mark.slow
 def test_a_locked_due_row_does_not_keep_an_idle_worker_busy(worker, tmp_path):
     if connection.vendor == "sqlite":
         return  # SQLite has no row locks
@@ -175,6 +180,7 @@ def test_a_backoff_that_raises_system_exit_fails_its_task_and_frees_the_slot(dra
     assert good.value(0) == 2
 
 
+@pytest.mark.slow
 def test_an_asyncio_task_that_raises_system_exit_does_not_end_the_event_loop(worker):
     process = worker()
 

@@ -36,6 +36,7 @@ def test_a_task_to_be_retried_is_pending_with_its_next_time(drain):
     assert timedelta(seconds=59.99) <= row.next_retry_at - attempt.finished_at <= timedelta(seconds=65)
 
 
+@pytest.mark.slow
 def test_a_task_that_has_ended_after_a_retry_shows_no_time_of_the_next_one(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["*"], jitter=False)
     until = timezone.now() + timedelta(hours=1)
@@ -209,6 +210,7 @@ def test_a_returned_error_fails_the_task(drain):
     assert (error.error_code, error.message, error.data) == ("MINE", "as a value", {"n": 1})
 
 
+@pytest.mark.slow
 def test_a_manual_retry_resets_the_retry_count_and_keeps_the_attempts(drain):
     handle = tasks.flaky.send("again", 4)
     drain()
@@ -240,6 +242,7 @@ def test_the_context_of_a_first_attempt_reads_no_attempts(drain):
     assert names == []
 
 
+@pytest.mark.slow
 def test_a_manual_retry_wakes_an_idle_worker(worker):
     handle = tasks.add.send(1)
     handle.cancel()

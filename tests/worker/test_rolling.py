@@ -129,6 +129,7 @@ def test_a_worker_that_stands_still_for_now_counts_as_another_version(drain):
     assert state(row) == (TaskStatus.PENDING, None)
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_delay_of_an_unknown_call_doubles_up_to_a_minute(drain):
     add_other_worker()

@@ -30,6 +30,7 @@ def running():
     return Task.objects.filter(status=TaskStatus.RUNNING)
 
 
+@pytest.mark.slow
 def test_one_thread_claims_many_short_tasks_at_once(manage, tmp_path):
     tasks.noop.send_many({} for _ in range(MANY))
     tally = tmp_path / "statements"
@@ -53,6 +54,7 @@ def test_start_ahead_0_starts_at_most_one_task_for_each_slot(manage, tmp_path):
     assert statements(tally) >= 50
 
 
+@pytest.mark.slow
 def test_tasks_started_ahead_behind_a_long_task_are_released(worker, gate):
     tasks.noop.send_many({} for _ in range(MANY))
     handles = [tasks.hold.send(str(number), str(gate)) for number in range(30)]
@@ -68,6 +70,7 @@ def test_tasks_started_ahead_behind_a_long_task_are_released(worker, gate):
     assert not TaskAttempt.objects.exclude(attempt=1, outcome="COMPLETED").exists()
 
 
+@pytest.mark.slow
 def test_a_stop_releases_tasks_that_have_not_begun(worker, gate):
     tasks.noop.send_many({} for _ in range(MANY))
     held = tasks.hold.send("in the way", str(gate))
@@ -87,6 +90,7 @@ def test_a_stop_releases_tasks_that_have_not_begun(worker, gate):
     assert TaskAttempt.objects.count() == Task.objects.completed().count()
 
 
+@pytest.mark.slow
 def test_a_stop_without_a_supervisor_releases_coroutines_behind_a_blocked_loop(manage, gate, tmp_path):
     with transaction.atomic():
         blocker = ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
@@ -124,6 +128,7 @@ def test_coroutines_behind_a_blocked_loop_run_on_other_workers(worker, gate, tmp
     assert (blocker.get(20).is_ok(), last.value(timeout=20)) == (True, "last")
 
 
+@pytest.mark.slow
 def test_tasks_of_a_dead_runner_that_had_not_begun_use_no_attempt(worker):
     tasks.noop.send_many({} for _ in range(MANY))
     killer = tasks.hard_exit.send("killer")
@@ -136,6 +141,7 @@ def test_tasks_of_a_dead_runner_that_had_not_begun_use_no_attempt(worker):
     assert not TaskAttempt.objects.filter(task__in=behind).exclude(attempt=1, outcome="COMPLETED").exists()
 
 
+@pytest.mark.slow
 def test_started_at_is_only_slightly_before_the_body_begins(worker):
     """The database and the body use the clock of the same machine."""
     worker("--threads", "2")

@@ -21,6 +21,7 @@ def row_of(pid):
     return Worker.objects.filter(pid=pid)
 
 
+@pytest.mark.slow
 def test_the_worker_row_has_its_slots_queues_and_version(worker):
     worker("--threads", "3", "--async-slots", "7", "--queues", "emails,default", "--exclude-queues", "reports")
 
@@ -32,6 +33,7 @@ def test_the_worker_row_has_its_slots_queues_and_version(worker):
     assert row.stop_requested_at is None
 
 
+@pytest.mark.slow
 def test_each_heartbeat_updates_the_memory_of_the_worker_row(worker):
     worker(TEST_HEARTBEAT_MS="200", TEST_STALE_MS="60000")
     Worker.objects.update(memory=1)
@@ -39,6 +41,7 @@ def test_each_heartbeat_updates_the_memory_of_the_worker_row(worker):
     wait_until(lambda: Worker.objects.get().memory > 1_000_000)
 
 
+@pytest.mark.slow
 def test_a_requested_runner_finishes_its_task_and_stops_while_the_other_continues(worker, gate):
     process = worker("--processes", "2", "--threads", "1", "--shutdown-timeout", "0.2", runners=2)
     handle, pid = send_hold(gate)
@@ -59,6 +62,7 @@ def test_a_requested_runner_finishes_its_task_and_stops_while_the_other_continue
     assert process.process.poll() is None
 
 
+@pytest.mark.slow
 def test_the_worker_exits_with_status_0_when_its_last_runner_was_asked_to_stop(worker, gate):
     process = worker("--threads", "1", "--prefetch", "2", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(gate)
@@ -76,6 +80,7 @@ def test_the_worker_exits_with_status_0_when_its_last_runner_was_asked_to_stop(w
     assert "with the last one the worker ends" in process.output
 
 
+@pytest.mark.slow
 def test_a_runner_that_dies_after_a_stop_request_is_not_replaced(worker, gate):
     process = worker("--threads", "1")
     handle, pid = send_hold(gate)
@@ -101,6 +106,7 @@ def test_a_runner_that_gets_sigterm_after_a_stop_request_is_not_replaced(worker,
     assert handle.status() == TaskStatus.COMPLETED
 
 
+@pytest.mark.slow
 def test_sigterm_after_a_stop_request_applies_the_shutdown_timeout(worker, gate):
     process = worker("--threads", "1", "--shutdown-timeout", "0.5", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(gate)

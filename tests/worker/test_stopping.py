@@ -33,6 +33,7 @@ def send_hold(gate):
     return handle, Entry.objects.get(key=key).pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_group", [False, True], ids=["the supervisor", "the whole group"])
 def test_a_worker_that_gets_sigterm_waits_for_its_running_body_and_exits_with_0(worker, gate, to_group):
     process = worker("--threads", "1", "--prefetch", "3")
@@ -51,6 +52,7 @@ def test_a_worker_that_gets_sigterm_waits_for_its_running_body_and_exits_with_0(
     assert Worker.objects.count() == 0
 
 
+@pytest.mark.slow
 def test_a_body_that_outlasts_the_shutdown_timeout_fails_without_a_policy(worker, gate):
     process = worker("--shutdown-timeout", "0.5")
     handle, _ = send_hold(gate)
@@ -61,6 +63,7 @@ def test_a_body_that_outlasts_the_shutdown_timeout_fails_without_a_policy(worker
     assert handle.get(0).err.error_code == "WORKER_CRASHED"
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_stops_the_worker_at_once(worker, gate):
     process = worker("--shutdown-timeout", "60")
     handle, _ = send_hold(gate)
@@ -131,6 +134,7 @@ def test_a_stop_before_a_worker_has_begun_ends_it_with_the_documented_status(man
     assert ended == statuses
 
 
+@pytest.mark.slow
 def test_a_killed_runner_is_replaced_and_its_task_runs_again_at_once(worker):
     worker()
     handle = tasks.crash_once.send("crash")
@@ -144,6 +148,7 @@ def test_a_killed_runner_is_replaced_and_its_task_runs_again_at_once(worker):
     assert first.pid is not None
 
 
+@pytest.mark.slow
 def test_a_killed_runners_task_without_a_policy_fails_at_once_with_one_attempt(worker, gate):
     worker()
     handle, pid = send_hold(gate)
@@ -155,6 +160,7 @@ def test_a_killed_runners_task_without_a_policy_fails_at_once_with_one_attempt(w
     assert Task.objects.get(pk=handle.id).attempts.count() == 1
 
 
+@pytest.mark.slow
 def test_the_prefetched_tasks_of_a_killed_runner_are_released_without_an_attempt(worker, gate):
     worker("--threads", "1", "--prefetch", "2")
     _, pid = send_hold(gate)
@@ -167,6 +173,7 @@ def test_the_prefetched_tasks_of_a_killed_runner_are_released_without_an_attempt
     assert [Task.objects.get(pk=task.id).attempt for task in waiting] == [1, 1]
 
 
+@pytest.mark.slow
 def test_the_runners_of_a_killed_supervisor_end(worker, gate):
     process = worker("--processes", "2", runners=2)
     _, pid = send_hold(gate)
@@ -178,6 +185,7 @@ def test_the_runners_of_a_killed_supervisor_end(worker, gate):
     wait_until(lambda: not any(map(alive, pids)), what="the end of all runners")
 
 
+@pytest.mark.slow
 def test_a_drain_continues_after_many_bodies_end_their_process(manage):
     crashing = tasks.hard_exit.send_many({"key": str(number)} for number in range(8))
     good = tasks.add.send(1)

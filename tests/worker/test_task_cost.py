@@ -189,6 +189,7 @@ def indexes(nodes):
     return {node["Index Name"] for node in nodes if node.get("Index Name", "").startswith("horsies_task")}
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_sql_of_complete_and_claim_is_short_enough_to_be_prepared(deep_queue):
     if not is_postgres():
@@ -201,6 +202,7 @@ def test_the_sql_of_complete_and_claim_is_short_enough_to_be_prepared(deep_queue
         assert len(sql) + 200 < 4_096  # a worker's id and a host's name may be longer
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("is_busy", [True, False], ids=["prepared", "behind a pooler"])
 def test_complete_and_claim_reads_only_the_rows_that_it_claims_and_ends(deep_queue, is_busy):
@@ -240,6 +242,7 @@ def test_complete_and_claim_reads_only_the_rows_that_it_claims_and_ends(deep_que
         assert read["CTE recorded"] <= 30
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("is_busy", [True, False], ids=["prepared", "behind a pooler"])
 def test_complete_and_claim_of_several_queues_reads_only_the_first_rows_of_each(deep_queue, is_busy):
@@ -349,6 +352,7 @@ def turns(exchange, options, batch, count):
 DEAREST = {"postgresql": {10: 26, 100: 13}, "sqlite": {10: 60, 100: 28}}
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("batch", [10, 100])
 def test_the_cpu_time_of_a_task_is_small_next_to_a_calibration_loop(batch):

@@ -20,6 +20,8 @@ class Rollback(Exception):
     pass
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("send", [tasks.write.send, tasks.write.enqueue], ids=["send", "enqueue"])
 def test_a_rolled_back_send_stores_no_task(worker, send):
     worker()
@@ -34,6 +36,8 @@ def test_a_rolled_back_send_stores_no_task(worker, send):
     assert list(Entry.objects.values_list("key", flat=True)) == ["after"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_task_is_visible_to_workers_only_after_the_commit(worker):
     if connection.vendor == "sqlite":
         return  # the open transaction holds SQLite's only write lock, so no worker could write
@@ -52,6 +56,8 @@ def test_a_task_is_visible_to_workers_only_after_the_commit(worker):
     assert Entry.objects.get(key="inside").at > committed_at
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_commit_wakes_a_worker_that_polls_every_ten_minutes(worker):
     if connection.vendor == "sqlite":
         return  # SQLite has no notifications
@@ -64,6 +70,8 @@ def test_a_commit_wakes_a_worker_that_polls_every_ten_minutes(worker):
         wait_until(lambda handle=handle: handle.status() == TaskStatus.COMPLETED)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_worker_listens_again_after_its_connection_was_terminated(worker):
     if connection.vendor == "sqlite":
         return
@@ -77,6 +85,8 @@ def test_a_worker_listens_again_after_its_connection_was_terminated(worker):
     assert tasks.add.send(1).value(timeout=20) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_worker_continues_after_its_connections_were_terminated(worker):
     if connection.vendor == "sqlite":
         return

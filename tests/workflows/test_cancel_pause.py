@@ -38,6 +38,7 @@ def test_a_repair_of_a_paused_workflow_leaves_its_tasks_held_back(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_prefetched_task_of_a_paused_workflow_keeps_its_row_when_the_slot_of_its_worker_frees(drain):
     held = bodies.flaky.node(node_id="held", priority=1)(key="held")
     handle = Workflow("paused", [held, bodies.stop.node(node_id="stop", priority=2)(action="pause")]).start()

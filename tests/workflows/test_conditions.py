@@ -47,6 +47,7 @@ def test_conditions_choose_one_of_two_branches(drain, number):
     assert handle.get(timeout=0).ok == (["large"] if number > 10 else ["small"])
 
 
+@pytest.mark.slow
 def test_a_condition_is_evaluated_once_and_not_for_a_skipped_node(drain):
     bad = bodies.fail.node(node_id="bad")()
     never = bodies.echo.node(node_id="never", waits_for=[bad], run_when=bodies.record_evaluation)()
@@ -70,6 +71,7 @@ def test_a_condition_that_raises_fails_its_node(drain):
     assert str(handle.status()) == "FAILED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["task", "map", "subworkflow"])
 def test_a_node_does_not_start_if_its_condition_pauses_the_workflow(drain, kind):
     items = bodies.echo.node(node_id="items")(value=[2])

@@ -88,6 +88,7 @@ def test_a_resume_enqueues_new_tasks(drain):
     assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_running_node_completes_in_a_paused_workflow(drain):
     stop = bodies.stop.node(node_id="stop")(action="pause")
     after = bodies.echo.node(node_id="after", waits_for=[stop])()
@@ -110,6 +111,7 @@ def test_a_resume_completes_a_workflow_whose_last_node_has_ended(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_pause_withdraws_a_task_that_waits_for_its_retry(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
     handle = start_and_drain(
@@ -173,6 +175,7 @@ def test_an_event_node_starts_once_if_more_dependencies_end_at_resume(transactio
     assert states(handle) == {"good": "COMPLETED", "bad": "FAILED", "skipped": "SKIPPED", "event": "COMPLETED"}
 
 
+@pytest.mark.slow
 def test_a_pause_withdraws_map_items_and_a_resume_runs_each_once(drain):
     items = bodies.echo.node(node_id="items")(value=[0, 2, 4, 6])
     each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
@@ -255,6 +258,7 @@ def test_a_running_node_completes_after_a_cancel_and_no_node_follows(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_include_running_cancels_running_tasks_of_the_whole_tree(transactional_db):
     inner = bodies.Silent.node(node_id="inner")()
     handle = Workflow("tree", [bodies.echo.node(node_id="a")(), inner]).start()
@@ -286,6 +290,7 @@ def test_a_paused_workflow_can_be_cancelled(drain):
     assert times("chain first") == 0
 
 
+@pytest.mark.slow
 def test_a_map_is_cancelled_with_its_items(drain):
     items = bodies.echo.node(node_id="items")(value=[0, 2, 4])
     each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
@@ -306,6 +311,7 @@ def test_a_map_is_cancelled_with_its_items(drain):
 # Retry.
 
 
+@pytest.mark.slow
 def test_a_retry_keeps_completed_nodes(drain):
     handle = start_and_drain(Workflow("retry", chain(fails=1), output="third"), drain)
     assert states(handle) == {"first": "COMPLETED", "second": "FAILED", "third": "SKIPPED"}
@@ -320,6 +326,7 @@ def test_a_retry_keeps_completed_nodes(drain):
     assert not handle.retry()
 
 
+@pytest.mark.slow
 def test_a_workflow_can_be_retried_until_it_completes(drain):
     handle = start_and_drain(Workflow("retry", chain(fails=3)), drain)
 
@@ -334,6 +341,7 @@ def test_a_workflow_can_be_retried_until_it_completes(drain):
     assert (times("chain second"), times("chain third")) == (4, 1)
 
 
+@pytest.mark.slow
 def test_a_retry_continues_a_cancelled_workflow(drain):
     handle = Workflow("retry", chain()).start()
     step()
@@ -357,6 +365,7 @@ def test_a_running_or_paused_workflow_is_not_retried(drain):
     assert not handle.retry()
 
 
+@pytest.mark.slow
 def test_a_retry_keeps_a_node_that_its_condition_has_skipped(drain):
     unwanted = bodies.echo.node(node_id="unwanted", run_when=bodies.no)()
     after = bodies.flaky.node(node_id="after", waits_for=[unwanted])(key="after", fails=1)
@@ -378,6 +387,7 @@ def test_a_node_whose_body_fails_with_the_code_of_a_condition_can_be_retried(dra
     assert (str(handle.status()), states(handle)) == ("RUNNING", {"bad": "ENQUEUED"})
 
 
+@pytest.mark.slow
 def test_a_retry_evaluates_joins_again(drain):
     one, two = (
         bodies.flaky.node(node_id="one")(key="one", fails=1),
@@ -403,6 +413,7 @@ def test_a_retry_evaluates_joins_again(drain):
     assert set(states(handle).values()) == {"COMPLETED"}
 
 
+@pytest.mark.slow
 def test_a_retry_runs_only_the_failed_items_of_a_map(drain):
     items = bodies.echo.node(node_id="items")(value=[0, 1, 2, 3])
     each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
@@ -419,6 +430,7 @@ def test_a_retry_runs_only_the_failed_items_of_a_map(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_retried_map_over_a_non_list_fails_again(drain):
     source = bodies.echo.node(node_id="source")(value="text")
     handle = start_and_drain(Workflow("retry", [source, bodies.echo.map(over=source, node_id="each")]), drain)
@@ -430,6 +442,7 @@ def test_a_retried_map_over_a_non_list_fails_again(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_retry_of_one_node_includes_its_skipped_dependents(drain):
     left = bodies.flaky.node(node_id="left")(key="left", fails=1)
     right = bodies.flaky.node(node_id="right")(key="right", fails=1)
@@ -459,6 +472,7 @@ def test_a_retry_of_one_node_includes_its_skipped_dependents(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_retry_of_one_node_leaves_nodes_skipped_for_another_failure(drain):
     left = bodies.flaky.node(node_id="left")(key="left", fails=1)
     right = bodies.fail.node(node_id="right")()
@@ -499,6 +513,7 @@ def test_a_workflow_completes_after_repeated_pauses_and_retries(drain):
     assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("node_id", "runs"), [("each", [1, 2, 1, 2]), ("each[1]", [1, 2, 1, 1])])
 def test_a_map_or_one_of_its_items_can_be_retried_alone(drain, node_id, runs):
     items = bodies.echo.node(node_id="items")(value=[0, 1, 2, 3])
@@ -519,6 +534,7 @@ def test_a_map_or_one_of_its_items_can_be_retried_alone(drain, node_id, runs):
     assert (str(handle.status()), codes(handle)["other"]) == ("FAILED", "NO")
 
 
+@pytest.mark.slow
 def test_a_subworkflow_can_be_retried_alone(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     other = bodies.Leaf.node(node_id="other")(key="other", fails=1)
@@ -531,6 +547,7 @@ def test_a_subworkflow_can_be_retried_alone(drain):
     assert (times("leaf"), times("other")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_retried_workflow_can_be_cancelled_and_retried_again(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     items = bodies.echo.node(node_id="items")(value=[1, 3])
@@ -550,6 +567,7 @@ def test_a_retried_workflow_can_be_cancelled_and_retried_again(drain):
     assert (times("leaf"), times("each-1"), times("each-3")) == (2, 2, 2)
 
 
+@pytest.mark.slow
 def test_a_map_can_be_retried_while_an_item_still_runs(drain):
     items = bodies.echo.node(node_id="items")(value=["retry", "none", "none"])
     each = bodies.cancel_and_retry.map(over=items, param="action", node_id="each")
@@ -563,6 +581,7 @@ def test_a_map_can_be_retried_while_an_item_still_runs(drain):
     assert value(handle, "after") == ["retry", "none", "none"]
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_is_not_retried_after_a_cancel(drain):
     handle = Workflow("cancel", {"one": bodies.cancel_and_fail.node()(key="one")}).start()
 
@@ -587,6 +606,7 @@ def test_an_item_of_a_map_can_cancel_its_workflow(drain):
     assert open_tasks() == 0
 
 
+@pytest.mark.slow
 def test_a_map_is_retried_together_with_its_dependencies(drain):
     items = bodies.echo.node(node_id="items")(value=[0, 1])
     bad, soon = bodies.fail.node(node_id="bad")(), bodies.flaky.node(node_id="soon")(key="soon", fails=1)
@@ -612,6 +632,7 @@ def test_a_map_is_retried_together_with_its_dependencies(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_retry_of_one_node_does_not_complete_a_cancelled_workflow(drain):
     nodes = {"one": bodies.flaky.node()(key="one"), "two": bodies.flaky.node()(key="two")}
     handle = Workflow("retry", nodes).start()

@@ -156,6 +156,7 @@ def first_end(workflow):
     return count
 
 
+@pytest.mark.slow
 def test_starting_300_nodes_costs_as_many_statements_as_starting_one():
     def fan_out(count):
         first = nodes(1, queue_name="first")
@@ -188,6 +189,7 @@ def test_a_start_costs_as_many_statements_for_900_nodes_as_for_10(shape):
     assert counts[0] <= 10
 
 
+@pytest.mark.slow
 def test_a_node_of_a_chain_costs_at_most_16_statements():
     chain_of(20).start()
     with watching() as watch:

@@ -66,6 +66,7 @@ def test_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
     assert times("first") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [False, True])
 @pytest.mark.parametrize("action", ["pause", "cancel"])
 def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, action, retries):
@@ -91,6 +92,7 @@ def test_a_worker_that_dies_in_a_stopped_workflow_leaves_no_open_task(drain, act
         assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_subworkflow_is_built_again_after_its_worker_dies(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     claim_as_dead_worker()
@@ -171,6 +173,7 @@ def all_ran_once():
     return [times(key) for key in ("top", "left", "right", "end")] == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_repair_starts_pending_nodes_whose_dependencies_have_ended(drain):
     handle = Workflow("stuck", diamond()).start()
     step()
@@ -186,6 +189,7 @@ def test_repair_starts_pending_nodes_whose_dependencies_have_ended(drain):
     assert all_ran_once()
 
 
+@pytest.mark.slow
 def test_repair_starts_a_ready_node_without_a_task(drain):
     handle = Workflow("stuck", diamond()).start()
     WorkflowTask.objects.filter(node_id="top").update(status="READY", task_id=None)
@@ -196,6 +200,7 @@ def test_repair_starts_a_ready_node_without_a_task(drain):
     assert all_ran_once()
 
 
+@pytest.mark.slow
 def test_repair_starts_a_ready_subworkflow(drain):
     handle = Workflow("stuck", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     WorkflowTask.objects.update(status="READY", task_id=None)
@@ -206,6 +211,7 @@ def test_repair_starts_a_ready_subworkflow(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
+@pytest.mark.slow
 def test_repair_completes_a_node_whose_subworkflow_has_ended(drain):
     handle = start_and_drain(Workflow("stuck", {"leaf": bodies.Leaf.node(node_id="leaf")(key="leaf")}), drain)
     WorkflowTask.objects.filter(workflow=handle.id).update(status="RUNNING", result=None, completed_at=None)
@@ -217,6 +223,7 @@ def test_repair_completes_a_node_whose_subworkflow_has_ended(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
 def test_repair_ends_a_running_workflow_whose_nodes_have_all_ended(drain, fails):
     one = bodies.fail.node()() if fails else bodies.echo.node()(value=1)
@@ -232,6 +239,7 @@ def test_repair_ends_a_running_workflow_whose_nodes_have_all_ended(drain, fails)
     assert handle.get(timeout=0).is_ok() is not fails
 
 
+@pytest.mark.slow
 def test_repair_finds_a_failure_that_the_workflow_row_lacks(drain):
     handle = start_and_drain(Workflow("stuck", {"one": bodies.fail.node()()}), drain)
     WorkflowRow.objects.update(
@@ -254,6 +262,7 @@ def test_repair_fails_a_workflow_without_nodes(drain):
     assert str(handle.status()) == "FAILED"
 
 
+@pytest.mark.slow
 def test_repair_ends_a_node_whose_task_has_ended(drain):
     handle = Workflow("stuck", diamond()).start()
     step()
@@ -269,6 +278,7 @@ def test_repair_ends_a_node_whose_task_has_ended(drain):
     assert all_ran_once()
 
 
+@pytest.mark.slow
 def test_repair_fails_a_node_whose_task_was_deleted(drain):
     handle = Workflow("stuck", diamond()).start()
     Task.objects.all().delete()
@@ -291,6 +301,7 @@ def running_map():
     return handle
 
 
+@pytest.mark.slow
 def test_repair_completes_a_map_whose_items_have_ended(drain):
     items = bodies.echo.node(node_id="items")(value=[0, 2])
     each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
@@ -387,6 +398,7 @@ HEALTHY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", HEALTHY, ids=lambda start: start.__name__)
 def test_repair_only_reads_healthy_workflows(transactional_db, start):
     start()
@@ -397,6 +409,7 @@ def test_repair_only_reads_healthy_workflows(transactional_db, start):
     assert {query["sql"].split()[0] for query in captured} == {"SELECT"}
 
 
+@pytest.mark.slow
 def test_a_damaged_row_does_not_stop_other_workflows(drain):
     """The worker stores the result, repair fails the workflow, and a retry completes it once the row is fixed."""
     one = bodies.echo.node(node_id="one")(value=1)

@@ -27,6 +27,7 @@ def pass_deadline(handle):
     WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() - HOUR)
 
 
+@pytest.mark.slow
 def test_a_node_that_does_not_start_before_its_deadline_fails(drain):
     late = bodies.flaky.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
     after = bodies.describe_outcome.node(node_id="after", allow_failed_deps=True)(outcome=late.result)
@@ -42,6 +43,7 @@ def test_a_node_that_does_not_start_before_its_deadline_fails(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["pause", "cancel", "on_error"])
 def test_a_stop_expires_claimed_nodes_past_their_deadline_and_no_others(drain, action):
     late = bodies.flaky.node(node_id="late", good_until=timezone.now() + HOUR)(key="late")
@@ -88,6 +90,7 @@ def test_a_stop_expires_claimed_nodes_past_their_deadline_and_no_others(drain, a
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["pause", "cancel"])
 def test_a_pause_or_cancel_leaves_an_expired_node_expired(drain, action):
     late = bodies.flaky.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
@@ -107,6 +110,7 @@ def test_a_pause_or_cancel_leaves_an_expired_node_expired(drain, action):
     assert str(handle.status()) == ("FAILED" if action == "pause" else "CANCELLED")
 
 
+@pytest.mark.slow
 def test_a_node_past_its_deadline_expires_after_a_pause(drain):
     late = bodies.flaky.node(node_id="late", good_until=timezone.now() - HOUR)(key="late")
     handle = Workflow("late", [late]).start()
@@ -122,6 +126,7 @@ def test_a_node_past_its_deadline_expires_after_a_pause(drain):
     assert str(handle.status()) == "FAILED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_workflow_past_its_deadline_expires(drain, paused):
     first = bodies.echo.node(node_id="first")()
@@ -160,6 +165,7 @@ def test_a_workflow_past_its_deadline_expires_while_a_node_is_enqueued(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_subworkflows_expire_with_their_parent(drain):
     handle = start_and_drain(
         Workflow("late", {"sub": bodies.Waiting.node()()}, good_until=timezone.now() + HOUR), drain
@@ -175,6 +181,7 @@ def test_subworkflows_expire_with_their_parent(drain):
     assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
 
 
+@pytest.mark.slow
 def test_a_subworkflow_that_its_parent_has_ended_does_not_expire_again(drain):
     top, later = (start_and_drain(Workflow(name, {"sub": bodies.Waiting.node()()}), drain) for name in ("top", "later"))
     (child,) = children(top)
@@ -188,6 +195,7 @@ def test_a_subworkflow_that_its_parent_has_ended_does_not_expire_again(drain):
     assert {str(handle.status()) for handle in (top, child, later)} == {"EXPIRED"}
 
 
+@pytest.mark.slow
 def test_an_expired_subworkflow_fails_its_node(drain):
     sub = bodies.Fragile.node(node_id="sub")(key="fragile")
     after = bodies.echo.node(node_id="after", waits_for=[sub])()
@@ -211,6 +219,7 @@ def test_a_completed_workflow_does_not_expire(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_an_expired_workflow_can_be_retried_with_a_new_deadline(drain):
     handle = start_and_drain(
         Workflow("late", {"approval": wait_for_event("approval")}, good_until=timezone.now() + HOUR), drain
@@ -244,6 +253,7 @@ def set_paused_for(handle, ago):
     rows.update(paused_at=timezone.now() - ago)
 
 
+@pytest.mark.slow
 def test_a_workflow_paused_for_too_long_expires_and_gives_the_reason(drain, settings):
     limit_pauses(settings, "2h")
     handle = start_and_drain(Workflow("paused", {"sub": bodies.Waiting.node()(), "two": bodies.echo.node()()}), drain)
@@ -268,6 +278,7 @@ def test_a_workflow_paused_for_too_long_expires_and_gives_the_reason(drain, sett
     assert inconsistencies(child) == []
 
 
+@pytest.mark.slow
 def test_a_subworkflow_paused_for_too_long_fails_its_node(drain, settings):
     limit_pauses(settings, 7_200)
     sub = bodies.Fragile.node(node_id="sub")(key="fragile")
@@ -285,6 +296,7 @@ def test_a_subworkflow_paused_for_too_long_fails_its_node(drain, settings):
     assert (str(handle.status()), value(handle, "sub")) == ("COMPLETED", 2)
 
 
+@pytest.mark.slow
 def test_a_subworkflow_of_a_paused_workflow_expires_only_with_it(drain, settings):
     limit_pauses(settings, "2h")
     nodes = {"sub": bodies.Fragile.node()(key="fragile"), "approval": wait_for_event("approval")}

@@ -555,6 +555,7 @@ def test_all_mistakes_are_reported_at_once_each_with_its_node_and_a_hint():
     assert all(mistake.workflow == "" and mistake.hint for mistake in found)
 
 
+@pytest.mark.slow
 def test_the_exception_prints_the_first_50_mistakes_and_holds_them_all():
     with pytest.raises(InvalidWorkflow) as caught:
         Workflow("import", [jobs.fetch.node()() for _ in range(1_000)])

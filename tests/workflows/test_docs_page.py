@@ -11,6 +11,7 @@ pytestmark = pytest.mark.once
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "workflows.md").read_text(), re.M | re.S)
 
 
+@pytest.mark.slow
 def test_every_example_of_the_page_runs():
     names = {"__name__": __name__}
 

@@ -1,5 +1,6 @@
 """``dependents_of`` and ``cycles_in``, checked on random graphs."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def test_dependents_of_inverts_the_dependencies(waits_for):
     assert all(found == sorted(set(found)) for found in dependents)
 
 
+@pytest.mark.slow
 @given(graphs())
 @NO_DEADLINE
 def test_without_the_nodes_of_its_cycles_a_graph_is_acyclic(waits_for):
@@ -50,6 +52,7 @@ def test_without_the_nodes_of_its_cycles_a_graph_is_acyclic(waits_for):
     assert bool(cycles) == (not is_acyclic(waits_for))
 
 
+@pytest.mark.slow
 def test_cycles_in_finds_a_cycle_of_a_hundred_thousand_nodes():
     size = 100_000
     waits_for = [((index - 1) % size,) for index in range(size)]

@@ -119,6 +119,7 @@ def outcomes(waiters):
 # Waiting.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("worker_env", "get"), [("notifications", "get"), ("polling", "aget")], indirect=True)
 def test_get_returns_the_outcome_of_the_workflow(worker, worker_env, get):
     worker("-v0", **worker_env)
@@ -141,6 +142,7 @@ def test_each_of_two_runners_notifies_waiting_callers(worker, listener, get):
         wait_until(lambda handle=handle: is_notified(listener, handle))
 
 
+@pytest.mark.slow
 def test_waiting_callers_are_notified_if_a_body_stops_its_workflow(worker, listener):
     worker("-v0", "--name", "w")
     paused = Workflow("paused", bodies.stop.node()(action="pause") >> bodies.echo.node()())
@@ -165,6 +167,7 @@ def test_get_returns_if_another_process_stops_the_workflow(manage, get, action):
     assert ok_or_code(result) == {"pause": "WORKFLOW_PAUSED", "cancel": "WORKFLOW_CANCELLED"}[action]
 
 
+@pytest.mark.slow
 def test_the_end_of_a_workflow_is_notified_after_its_commit(listener):
     paused, cancelled = held().start(), held().start()
     expired = held(good_until=timezone.now() - timedelta(seconds=1)).start()
@@ -206,6 +209,7 @@ def test_one_notification_covers_a_tree_of_workflows(listener, drain):
     assert completions.loads(payload) == {completions.short_key(run.id) for run in (handle, *children(handle))}
 
 
+@pytest.mark.slow
 def test_workers_send_no_notifications_if_no_caller_waits(worker, listener):
     wait_until(lambda: not listener_pids())  # a listener of another test may ask for notifications once more
     worker("-v0")
@@ -288,6 +292,7 @@ def test_a_thousand_waiting_coroutines_hold_no_threads(queries):
     assert not left_behind
 
 
+@pytest.mark.slow
 def test_one_event_loop_can_await_tasks_and_workflows(worker):
     worker("-v0")
     workflow, plain = later(0.3).start(), jobs.nothing.with_options(run_after=timedelta(seconds=0.3)).send()
@@ -298,6 +303,7 @@ def test_one_event_loop_can_await_tasks_and_workflows(worker):
     assert [result.is_ok() for result in async_to_sync(both)()] == [True, True]
 
 
+@pytest.mark.slow
 def test_a_body_can_wait_for_another_workflow(worker):
     worker("-v0", "--threads", "4")
     handle = later(0.3).with_options(output="later:1").start()
@@ -395,6 +401,7 @@ def test_value_returns_the_ok_value_or_raises(drain):
         assert caught.value.error.error_code == "NO"
 
 
+@pytest.mark.slow
 def test_a_handle_caches_only_the_result_of_a_completed_workflow(drain, django_assert_num_queries):
     good = start_and_drain(one(), drain)
     bad = start_and_drain(Workflow("again", {"one": bodies.flaky.node()(key="again", fails=1)}, output="one"), drain)
@@ -444,6 +451,7 @@ def test_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
 # The rest of the handle.
 
 
+@pytest.mark.slow
 def test_every_method_has_an_async_twin_that_does_the_same(drain):
     async def use_async():
         handle = await held().astart()
@@ -603,6 +611,7 @@ def test_a_start_with_the_unique_key_of_a_subworkflow_returns_that_run(drain):
         held(unique_key="held").start()
 
 
+@pytest.mark.slow
 def test_a_subworkflow_whose_unique_key_is_taken_names_the_holder(drain):
     holder = bodies.Held.build().start()
     handle = start_and_drain(Workflow("outer", {"sub": bodies.Held.node()()}, output="sub"), drain)
@@ -637,6 +646,7 @@ def test_a_subworkflow_with_the_unique_key_of_its_parent_fails(drain):
     assert str(handle.id) in handle.get(0).err.message
 
 
+@pytest.mark.slow
 def test_a_retry_policy_lets_a_subworkflow_wait_for_its_unique_key(worker):
     worker("-v0")
     holder = bodies.Held.build().start()

@@ -78,10 +78,12 @@ def test_every_join_follows_the_spec_for_one_dependency(drain):
     check_every_case(1, drain)
 
 
+@pytest.mark.slow
 def test_every_join_follows_the_spec_for_two_dependencies(drain):
     check_every_case(2, drain)
 
 
+@pytest.mark.slow
 def test_every_join_follows_the_spec_for_three_dependencies(drain):
     check_every_case(3, drain)
 
@@ -160,6 +162,7 @@ def test_a_failure_skips_a_chain_of_300_nodes(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_cascade_of_skips_spares_nodes_that_allow_failed_dependencies(drain):
     """Each tenth of 500 nodes has a dependent that allows failed dependencies, and that one a dependent too."""
     nodes = {"0": bodies.fail.node()()}

@@ -93,6 +93,7 @@ def expire(handle):
     assert repair.expire("default") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_engine_makes_exactly_the_documented_transitions(recorded_transitions, drain):
     # A task that fails, its dependent, and a retry.

@@ -30,6 +30,7 @@ def _locks_rows():
         pytest.skip("needs row locks: SQLite allows one writer only")
 
 
+@pytest.mark.slow
 def test_an_atomic_body_waits_for_its_workflow_lock_without_locking_its_task(worker):
     """The transaction that has locked the workflow can therefore cancel the task."""
     node = bodies.report_atomically.node(node_id="one")(key="atomic")
@@ -51,6 +52,7 @@ def test_an_atomic_body_waits_for_its_workflow_lock_without_locking_its_task(wor
     assert "deadlock" not in output, output
 
 
+@pytest.mark.slow
 def test_a_worker_ends_other_tasks_while_a_workflow_is_locked(worker, tmp_path):
     gate = tmp_path / "gate"
     handle = Workflow("locked", [bodies.flaky.node()(key="locked")]).start()
@@ -132,6 +134,7 @@ def tasks_of(handle):
     return Task.objects.filter(workflow_id=handle.id)
 
 
+@pytest.mark.slow
 def test_a_pause_takes_back_nodes_that_were_started_ahead(started_ahead):
     """The worker has marked them as running, returns them because they have not started, and then sees the pause."""
     handle, gate, _ = started_ahead

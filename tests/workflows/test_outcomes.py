@@ -56,6 +56,7 @@ def test_a_success_policy_decides_the_status_and_error_of_a_workflow(drain, case
         assert WorkflowRow.objects.get(pk=handle.id).error.get("node_id") == error[1]
 
 
+@pytest.mark.slow
 def test_the_first_failed_node_by_index_gives_the_workflow_error(drain):
     wait = bodies.echo.node(node_id="wait", queue_name="slow")()
     early = bodies.fail.node(node_id="early", waits_for=[wait])(message="later in time")
@@ -113,6 +114,7 @@ def test_a_workflow_returns_none_if_a_condition_skips_its_output(drain):
     assert handle.get(timeout=0).ok is None
 
 
+@pytest.mark.slow
 def test_a_failure_pauses_the_workflow_at_once(drain):
     bad = bodies.fail.node(node_id="bad")()
     after = bodies.flaky.node(node_id="after", waits_for=[bad], allow_failed_deps=True)(key="after")
@@ -145,6 +147,7 @@ def test_a_failure_of_the_last_node_pauses_the_workflow(drain):
     assert not handle.resume()
 
 
+@pytest.mark.slow
 def test_each_failure_pauses_the_workflow_again(drain):
     first = bodies.fail.node(node_id="first")()
     second = bodies.fail.node(node_id="second", waits_for=[first], allow_failed_deps=True)()
@@ -170,6 +173,7 @@ def test_a_skip_does_not_pause_the_workflow(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_the_end_of_a_workflow_is_logged(drain, caplog):
     with caplog.at_level(logging.INFO, "horsies_django.workflows"):
         well = start_and_drain(Workflow("well", {"fine": bodies.echo.node()()}), drain)

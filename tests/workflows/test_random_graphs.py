@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def sources(ways, index, way):
     return [earlier for (earlier, later), its_way in ways.items() if later == index and its_way == way]
 
 
+@pytest.mark.slow
 @given(edges(), st.randoms(use_true_random=False))
 @NO_DEADLINE
 def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph, random):

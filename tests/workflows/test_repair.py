@@ -97,6 +97,7 @@ def test_an_unreadable_result_fails_its_own_node_and_not_the_dependent(drain):
     assert handle.result_for("taker").ok == "err RESULT_DESERIALIZATION_ERROR"
 
 
+@pytest.mark.slow
 def test_repair_counts_the_workflows_that_it_ends(drain):
     ended = start_and_drain(chain(), drain)
     ending, going_on = chain().start(), chain().start()
@@ -122,6 +123,7 @@ def test_repair_reports_a_workflow_without_nodes_as_ended(drain):
     assert empty.get(0).err.error_code == "WORKFLOW_FAILED"
 
 
+@pytest.mark.slow
 def test_a_subworkflow_without_nodes_fails_its_node_and_the_tree_goes_on(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf")
     after = bodies.echo.node(node_id="after", waits_for=[leaf], allow_failed_deps=True)(value=1)
@@ -189,6 +191,7 @@ def test_a_node_whose_task_was_deleted_fails_although_other_tasks_are_kept(drain
     assert states(other) == {"first": "ENQUEUED", "second": "PENDING"}
 
 
+@pytest.mark.slow
 def test_repair_completes_a_map_whose_items_have_all_ended_and_no_other(drain):
     items = bodies.echo.node(node_id="items")(value=[0, 2])
     done, going = (
@@ -238,6 +241,7 @@ def test_reaper_functions_for_single_tasks_are_not_public():
     assert {"recover_stuck_workflows", "reclaim"} <= set(horsies_django.__all__)
 
 
+@pytest.mark.slow
 def test_a_workflow_that_cannot_be_repaired_does_not_block_others(drain, caplog):
     items = bodies.echo.node(node_id="items")(value=[1])
     poison = Workflow("poison", [items, bodies.flaky_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
@@ -305,6 +309,7 @@ def test_a_lock_timeout_while_a_workflow_fails_ends_the_repair(drain):
     assert poison.status() == "FAILED"
 
 
+@pytest.mark.slow
 def test_workflows_with_running_subworkflows_do_not_use_up_the_repair_limit(drain):
     running = [Workflow("top", {"sub": bodies.Waiting.node()()}).start() for _ in range(5)]
     drain()

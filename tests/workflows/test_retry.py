@@ -37,6 +37,7 @@ def fragile(key, fails=1, **options):
     return Workflow("fragile", [first, second, third], on_error=OnError.PAUSE, **options)
 
 
+@pytest.mark.slow
 def test_a_retried_workflow_no_longer_shows_how_it_ended(drain):
     handle = start_and_drain(Workflow("failed", {"one": bodies.flaky.node()(key="one", fails=1)}), drain)
     row = handle._rows().get()
@@ -49,6 +50,7 @@ def test_a_retried_workflow_no_longer_shows_how_it_ended(drain):
     assert (row.error, row.completed_at, row.kept_until, row.failed_index) == (None, None, None, None)
 
 
+@pytest.mark.slow
 def test_a_retried_node_waits_again_for_all_nodes_of_its_context(drain):
     first = bodies.flaky.node(node_id="first")(key="first", fails=1)
     second = bodies.flaky.node(node_id="second", queue_name="slow")(key="second", fails=1)
@@ -70,6 +72,7 @@ def test_a_retried_node_waits_again_for_all_nodes_of_its_context(drain):
 # Paused workflows.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [None, "second"])
 def test_a_retry_of_a_paused_workflow_reruns_the_failed_node(drain, which):
     handle = start_and_drain(fragile("paused"), drain)
@@ -84,6 +87,7 @@ def test_a_retry_of_a_paused_workflow_reruns_the_failed_node(drain, which):
     assert handle._rows().get().paused_at is None
 
 
+@pytest.mark.slow
 def test_a_paused_workflow_can_fail_and_be_retried_repeatedly(drain):
     handle = start_and_drain(fragile("paused", fails=3), drain)
 
@@ -96,6 +100,7 @@ def test_a_paused_workflow_can_fail_and_be_retried_repeatedly(drain):
     assert times("paused second") == 4
 
 
+@pytest.mark.slow
 def test_a_paused_workflow_without_failures_cannot_be_retried(drain):
     assert str(start_and_drain(fragile("other"), drain).status()) == "PAUSED"  # it has a failure
     handle = fragile("paused").start()
@@ -106,6 +111,7 @@ def test_a_paused_workflow_without_failures_cannot_be_retried(drain):
     assert str(handle.status()) == "PAUSED"
 
 
+@pytest.mark.slow
 def test_a_retry_of_a_paused_workflow_reruns_failures_in_its_subworkflows(drain):
     nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "bad": bodies.flaky.node()(key="bad", fails=1)}
     handle = start_and_drain(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
@@ -119,6 +125,7 @@ def test_a_retry_of_a_paused_workflow_reruns_failures_in_its_subworkflows(drain)
     assert all_inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_paused_subworkflow_can_be_retried_alone(drain):
     handle = start_and_drain(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
     (below,) = children(handle)
@@ -131,6 +138,7 @@ def test_a_paused_subworkflow_can_be_retried_alone(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_retry_of_a_paused_workflow_reruns_failed_map_items(drain):
     items = bodies.echo.node(node_id="items")(value=[1, 2, 4])
     each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
@@ -160,6 +168,7 @@ def running(*after, fails=1):
     return Workflow("runs", [bad, approval, lost, both, *(make(bad) for make in after)])
 
 
+@pytest.mark.slow
 def test_a_failed_node_of_a_running_workflow_can_be_retried(drain):
     handle = start_and_drain(running(), drain)
     assert states(handle) == {"bad": "FAILED", "approval": "RUNNING", "lost": "SKIPPED", "both": "PENDING"}
@@ -177,6 +186,7 @@ def test_a_failed_node_of_a_running_workflow_can_be_retried(drain):
     assert times("bad") == 2
 
 
+@pytest.mark.slow
 def test_a_failed_node_whose_error_a_dependent_has_used_cannot_be_retried(drain):
     def rescue(bad):
         return bodies.describe_outcome.node(node_id="rescue", allow_failed_deps=True)(outcome=bad.result)
@@ -191,6 +201,7 @@ def test_a_failed_node_whose_error_a_dependent_has_used_cannot_be_retried(drain)
     assert times("bad") == 1
 
 
+@pytest.mark.slow
 def test_a_failed_item_of_a_running_map_can_be_retried(drain):
     items = bodies.echo.node(node_id="items")(value=[1, 0])
     each = bodies.flaky_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
@@ -208,6 +219,7 @@ def test_a_failed_item_of_a_running_map_can_be_retried(drain):
     assert (times("each-1"), times("each-0")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_the_failed_task_of_a_node_can_be_retried_while_the_workflow_runs(drain):
     handle = start_and_drain(running(), drain)
 
@@ -220,6 +232,7 @@ def test_the_failed_task_of_a_node_can_be_retried_while_the_workflow_runs(drain)
 # Cancelled workflows.
 
 
+@pytest.mark.slow
 def test_a_retry_of_one_node_leaves_other_nodes_that_a_cancel_skipped(drain):
     bad = bodies.fail.node(node_id="bad")()
     lost = bodies.echo.node(node_id="lost", waits_for=[bad])()
@@ -247,6 +260,7 @@ def test_a_retry_of_one_node_leaves_other_nodes_that_a_cancel_skipped(drain):
     assert all_inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_workflow_whose_cancelled_nodes_did_not_all_run_again_fails(drain):
     slow = [bodies.flaky.node(node_id=name, queue_name="slow")(key=name) for name in ("one", "two")]
     handle = Workflow("cancel", slow).start()
@@ -286,6 +300,7 @@ def test_a_retry_completes_a_map_whose_items_have_ended_after_the_cancel(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_retry_works_while_a_cancelled_subworkflow_still_runs(drain):
     """The child's body cancels and retries the root, and keeps running although its child was cancelled with it."""
     sub = bodies.Restarting.node(node_id="sub")()
@@ -307,6 +322,7 @@ def expire(handle):
     repair.expire("default")
 
 
+@pytest.mark.slow
 def test_a_retry_removes_a_deadline_that_has_passed(drain):
     nodes = {"sub": bodies.Waiting.node()(), "one": bodies.flaky.node(queue_name="slow")(key="one")}
     handle = Workflow("late", nodes, good_until=timezone.now() + SOON).start()
@@ -350,6 +366,7 @@ def test_a_node_that_ends_after_its_workflow_expired_gets_that_error_code(drain,
 # Subworkflows.
 
 
+@pytest.mark.slow
 def test_a_retry_of_a_subworkflow_reopens_its_ancestors(drain):
     middle = bodies.Middle.node(node_id="middle")(key="deep", fails=1)
     after = bodies.echo.node(node_id="after")(value=middle)
@@ -372,6 +389,7 @@ def test_a_retry_of_a_subworkflow_reopens_its_ancestors(drain):
     assert all_inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_one_node_of_a_subworkflow_can_be_retried(drain):
     handle = start_and_drain(Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}), drain)
     (below,) = children(handle)
@@ -382,6 +400,7 @@ def test_one_node_of_a_subworkflow_can_be_retried(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
+@pytest.mark.slow
 def test_a_retry_of_one_node_of_a_subworkflow_leaves_its_other_failures(drain):
     handle = start_and_drain(Workflow("top", {"pair": bodies.Pair.node()(fails=1)}), drain)
     (below,) = children(handle)
@@ -395,6 +414,7 @@ def test_a_retry_of_one_node_of_a_subworkflow_leaves_its_other_failures(drain):
     assert all_inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_subworkflow_of_a_running_parent_can_be_retried(drain):
     nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1), "approval": wait_for_event("approval")}
     handle = start_and_drain(Workflow("top", nodes), drain)
@@ -442,6 +462,7 @@ def test_a_failure_that_a_completed_subworkflow_allows_is_not_retried(drain):
     assert str(handle.status()) == "PAUSED"
 
 
+@pytest.mark.slow
 def test_a_retry_of_a_cancelled_subworkflow_leaves_other_cancelled_nodes_of_the_workflow_above(drain):
     nodes = {"sub": bodies.Waiting.node()(), "slow": bodies.flaky.node(queue_name="slow")(key="slow")}
     handle = Workflow("top", nodes).start()
@@ -458,6 +479,7 @@ def test_a_retry_of_a_cancelled_subworkflow_leaves_other_cancelled_nodes_of_the_
     assert all_inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["resume", "retry"])
 def test_a_subworkflow_of_a_paused_workflow_cannot_be_resumed_or_retried(drain, how):
     nodes = {"fragile": bodies.Fragile.node()(key="fragile"), "approval": wait_for_event("approval")}
@@ -471,6 +493,7 @@ def test_a_subworkflow_of_a_paused_workflow_cannot_be_resumed_or_retried(drain, 
     assert str(below.status()) == "RUNNING" or states(handle)["fragile"] == "FAILED"
 
 
+@pytest.mark.slow
 def test_a_retry_keeps_a_completed_subworkflow_whose_unique_key_another_run_holds(drain):
     nodes = {"held": bodies.Held.node()(), "bad": bodies.flaky.node()(key="bad", fails=1)}
     handle = start_and_drain(Workflow("top", nodes), drain)
@@ -485,6 +508,7 @@ def test_a_retry_keeps_a_completed_subworkflow_whose_unique_key_another_run_hold
     assert (str(handle.status()), value(handle, "held"), times("bad")) == ("COMPLETED", 1, 2)
 
 
+@pytest.mark.slow
 def test_a_retry_is_refused_if_another_run_holds_the_unique_key_of_the_root(drain):
     def start():
         nodes = {"leaf": bodies.Leaf.node()(key="leaf", fails=1)}

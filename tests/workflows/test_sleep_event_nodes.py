@@ -16,6 +16,7 @@ from tests.workflows.runs import codes, inconsistencies, open_tasks, start_and_d
 pytestmark = pytest.mark.once
 
 
+@pytest.mark.slow
 def test_a_sleep_lasts_as_long_as_it_says(drain):
     first = bodies.echo.node(node_id="first")()
     nap = sleep(timedelta(seconds=0.4), node_id="nap")
@@ -91,6 +92,7 @@ def test_an_event_reaches_all_nodes_that_wait_for_it(drain):
     assert open_tasks() == 0
 
 
+@pytest.mark.slow
 def test_an_event_timeout_fails_the_node(drain):
     approval = wait_for_event("approval", timeout=0.3, node_id="approval")
     after = bodies.describe_outcome.node(node_id="after", allow_failed_deps=True)(outcome=approval.result)
@@ -102,6 +104,7 @@ def test_an_event_timeout_fails_the_node(drain):
     assert value(handle, "after") == "err EVENT_TIMEOUT"
 
 
+@pytest.mark.slow
 def test_an_event_after_its_timeout_changes_nothing(drain):
     approval = wait_for_event("approval", timeout=0.2, node_id="approval")
     handle = start_and_drain(Workflow("event", {"approval": approval, "other": wait_for_event("other")}), drain)
@@ -115,6 +118,7 @@ def test_an_event_after_its_timeout_changes_nothing(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout", [None, 60])
 def test_an_event_sent_to_a_paused_workflow_is_kept(drain, timeout):
     approval = wait_for_event("approval", timeout=timeout, node_id="approval")
@@ -163,6 +167,7 @@ def test_a_pause_does_not_delay_the_end_of_a_sleep(drain):
     assert row.task.run_after == row.until == due
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("approval", timeout=3_600)], ids=["sleep", "event"])
 def test_a_sleep_or_event_that_runs_out_during_a_pause_ends_on_resume(drain, wait):
     handle = start_and_drain(Workflow("nap", {"wait": wait}), drain)
@@ -180,6 +185,7 @@ def test_a_sleep_or_event_that_runs_out_during_a_pause_ends_on_resume(drain, wai
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("approval", timeout=3_600)], ids=["sleep", "event"])
 def test_a_retried_sleep_or_event_waits_its_full_time_again(drain, wait):
     handle = start_and_drain(Workflow("nap", {"wait": wait}), drain)
@@ -204,6 +210,7 @@ def test_a_retried_sleep_keeps_its_given_end_time(drain):
     assert WorkflowTask.objects.get(workflow=handle.id).task.run_after == until
 
 
+@pytest.mark.slow
 def test_a_retry_keeps_received_events_and_waits_for_the_others(drain):
     handle = start_and_drain(
         Workflow("event", {"approval": wait_for_event("approval"), "late": wait_for_event("late", timeout=60)}), drain

@@ -174,6 +174,7 @@ def test_a_start_costs_the_same_number_of_statements_for_any_number_of_nodes(dra
     assert cost(5) == cost(100)
 
 
+@pytest.mark.slow
 def test_a_node_with_500_parents_runs_once(drain):
     nodes = [bodies.echo.node()() for _ in range(500)]
     handle = start_and_drain(Workflow("fan", [*nodes, bodies.flaky.node(waits_for=nodes)(key="last")]), drain)
@@ -183,6 +184,7 @@ def test_a_node_with_500_parents_runs_once(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_retry_while_another_run_holds_its_unique_key_is_refused(drain):
     keyed = Workflow("keyed", {"one": bodies.fail.node()()}, unique_key="import")
     first = start_and_drain(keyed, drain)

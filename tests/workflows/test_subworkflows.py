@@ -36,6 +36,7 @@ def rows():
     return WorkflowRow.objects.order_by("depth")
 
 
+@pytest.mark.slow
 def test_a_subworkflow_can_contain_a_subworkflow(drain):
     middle = bodies.Middle.node(node_id="middle")(key="deep")
     after = bodies.echo.node(node_id="after")(value=middle)
@@ -85,6 +86,7 @@ def test_a_subworkflow_without_an_output_returns_none(drain):
     assert value(handle, "after") is None
 
 
+@pytest.mark.slow
 def test_a_failed_child_fails_its_node_with_a_summary(drain):
     middle = bodies.Middle.node(node_id="middle")(key="bad", fails=9)
     after = bodies.echo.node(node_id="after", waits_for=[middle])()
@@ -109,6 +111,7 @@ def test_a_subworkflow_that_cannot_be_built_fails_its_node(drain):
     assert rows().count() == 1
 
 
+@pytest.mark.slow
 def test_pause_and_resume_reach_the_children(drain):
     approval = bodies.Waiting.node(node_id="approval")()
     handle = start_and_drain(
@@ -153,6 +156,7 @@ def test_a_cancelled_child_fails_its_node(drain):
     assert str(handle.status()) == "FAILED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["child", "root"])
 def test_a_paused_child_without_open_nodes_can_be_cancelled(drain, which):
     handle = start_and_drain(Workflow("top", {"fragile": bodies.Fragile.node()(key=f"fragile {which}")}), drain)
@@ -168,6 +172,7 @@ def test_a_paused_child_without_open_nodes_can_be_cancelled(drain, which):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_paused_child_can_be_resumed_alone(drain):
     handle = start_and_drain(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
     (below,) = children(handle)
@@ -179,6 +184,7 @@ def test_a_paused_child_can_be_resumed_alone(drain):
     assert [str(row.status) for row in rows()] == ["FAILED", "FAILED"]
 
 
+@pytest.mark.slow
 def test_a_failure_pauses_the_children_of_its_workflow(drain):
     nodes = {"approval": bodies.Waiting.node()(), "bad": bodies.fail.node(queue_name="slow")()}
     handle = ran_on_default(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
@@ -234,6 +240,7 @@ def test_a_node_that_ends_while_its_child_is_built_gets_no_child(drain):
     assert states(handle) == {"sub": "FAILED", "other": "RUNNING"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [None, 1])
 def test_a_build_runs_again_after_its_worker_died_as_often_as_its_node_says_or_ten_times(transactional_db, retries):
     own = None if retries is None else RetryPolicy.fixed([60] * retries, auto_retry_for=["WORKER_CRASHED"])
@@ -249,6 +256,7 @@ def test_a_build_runs_again_after_its_worker_died_as_often_as_its_node_says_or_t
     assert crashes == 1 + (retries or 10)
 
 
+@pytest.mark.slow
 def test_a_node_ends_with_its_child_even_if_the_task_that_built_it_failed(drain):
     """A worker may die between the two commits, and the node's retry policy may not cover a crash."""
     handle = Workflow("top", [bodies.Waiting.node(node_id="sub")()]).start()
@@ -272,6 +280,7 @@ def start_stopping(action):
     return Workflow("top", {"sub": bodies.Stopping.node()(action=action, workflow_id=str(key))}).start(key)
 
 
+@pytest.mark.slow
 def test_retry_reaches_failed_children(drain):
     middle = bodies.Middle.node(node_id="middle")(key="again", fails=1)
     good = bodies.Leaf.node(node_id="good")(key="good")
@@ -289,6 +298,7 @@ def test_retry_reaches_failed_children(drain):
         assert inconsistencies(one) == []
 
 
+@pytest.mark.slow
 def test_retry_after_a_cancel_reaches_the_children(drain):
     sub = bodies.Waiting.node(node_id="sub")()
     handle = start_and_drain(Workflow("top", [sub, bodies.echo.node(node_id="after")(value=sub)]), drain)
@@ -305,6 +315,7 @@ def test_retry_after_a_cancel_reaches_the_children(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_retry_builds_a_failed_child_again(drain):
     handle = start_and_drain(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
 
@@ -315,6 +326,7 @@ def test_retry_builds_a_failed_child_again(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_retry_of_a_child_with_a_map_reruns_only_its_failed_items(drain):
     handle = start_and_drain(Workflow("top", {"wide": bodies.Wide.node()(key="wide", fails=1)}), drain)
     failed = states(handle)
@@ -327,6 +339,7 @@ def test_a_retry_of_a_child_with_a_map_reruns_only_its_failed_items(drain):
     assert [times(f"wide-{item}") for item in (1, 2, 3)] == [2, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_pause_takes_back_a_child_whose_build_has_not_started(drain):
     handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
 
@@ -357,6 +370,7 @@ def policy(*codes, retries=2):
     return RetryPolicy.fixed([60] * retries, auto_retry_for=codes, jitter=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["*", "SUBWORKFLOW_FAILED", "NOT_YET"])
 def test_a_failed_subworkflow_is_retried_by_its_policy(drain, code):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy(code))(key="policy", fails=1)
@@ -375,6 +389,7 @@ def test_a_failed_subworkflow_is_retried_by_its_policy(drain, code):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0, bodies.echo.node(node_id="value")(value=0)], ids=["value", "node"])
 def test_an_outdated_build_task_builds_no_second_child(drain, value):
     """A worker may die after it has built a child and before its task's end is stored: then the task runs again."""
@@ -394,6 +409,7 @@ def test_an_outdated_build_task_builds_no_second_child(drain, value):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_node_fails_if_the_retry_of_its_subworkflow_can_not_be_built(drain):
     node = bodies.BuiltOnce.node(node_id="node", retry_policy=policy("SUBWORKFLOW_FAILED"))(key="once")
     handle = start_and_drain(Workflow("top", [node]), drain)
@@ -406,6 +422,7 @@ def test_a_node_fails_if_the_retry_of_its_subworkflow_can_not_be_built(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_an_exhausted_policy_fails_the_node_and_a_manual_retry_restarts_it(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=3)
     handle = start_and_drain(Workflow("top", [leaf]), drain)
@@ -423,6 +440,7 @@ def test_an_exhausted_policy_fails_the_node_and_a_manual_retry_restarts_it(drain
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_the_policy_sets_number_and_delay_of_subworkflow_retries(drain):
     policy = RetryPolicy.fixed([60, 3_600], auto_retry_for=["*"], jitter=False)
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy)(key="policy", fails=99)
@@ -443,6 +461,7 @@ def test_the_policy_sets_number_and_delay_of_subworkflow_retries(drain):
     assert recover_stuck_workflows() == []
 
 
+@pytest.mark.slow
 def test_subworkflows_that_fail_one_after_the_other_are_each_retried(drain):
     quick = bodies.Leaf.node(node_id="quick", retry_policy=policy("*"))(key="quick", fails=1)
     slow = bodies.Leaf.node(node_id="slow", retry_policy=policy("*"))(key="slow", fails=1)
@@ -458,6 +477,7 @@ def test_subworkflows_that_fail_one_after_the_other_are_each_retried(drain):
     assert (times("quick"), times("slow"), str(handle.status())) == (2, 2, "COMPLETED")
 
 
+@pytest.mark.slow
 def test_a_pause_does_not_grant_extra_retries(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=99)
     handle = start_and_drain(Workflow("top", [leaf]), drain)
@@ -470,6 +490,7 @@ def test_a_pause_does_not_grant_extra_retries(drain):
     assert codes(handle) == {"leaf": "SUBWORKFLOW_FAILED"}
 
 
+@pytest.mark.slow
 def test_a_replaced_subworkflow_stays_as_it_is(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
     handle = start_and_drain(Workflow("top", [leaf]), drain)
@@ -487,6 +508,7 @@ def test_a_replaced_subworkflow_stays_as_it_is(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_subworkflow_completes_although_its_build_task_is_deleted(drain):
     nodes = {"leaf": bodies.Waiting.node()(), "asked": bodies.echo.node(run_when=bodies.yes)(value=1)}
     handle = start_and_drain(Workflow("top", nodes), drain)
@@ -508,6 +530,7 @@ def test_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
     assert (codes(handle), times("policy")) == ({"leaf": "SUBWORKFLOW_FAILED"}, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["pause", "cancel"])
 def test_pause_and_cancel_take_back_a_waiting_retry(drain, how):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)

@@ -103,6 +103,7 @@ def test_the_error_of_a_failing_schedule_masks_sensitive_arguments():
     assert PIN not in schedule_row.last_error
 
 
+@pytest.mark.slow
 def test_a_limit_key_from_a_sensitive_argument_is_a_keyed_hash_after_its_scope():
     for job, given in [
         (jobs.limited_by_pin, PIN),

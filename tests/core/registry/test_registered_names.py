@@ -338,6 +338,7 @@ def test_an_exception_from_importing_a_module_has_a_note_that_names_it(settings)
     assert "TASKS['default']['OPTIONS']['modules']" in note
 
 
+@pytest.mark.slow
 def test_a_module_that_calls_sys_exit_when_imported_is_reported(tmp_path):
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "with_leaving.py").write_text(

@@ -52,6 +52,7 @@ def test_rows_and_schedules_from_before_a_rename_run_the_renamed_function(drain)
     assert (scheduled.task_name, scheduled.result) == ("mail.send", {"ok": ["mail.send", 2]})
 
 
+@pytest.mark.slow
 def test_rows_keys_limits_groups_and_nodes_use_a_tasks_own_name(drain):
     calls = [send_it.send(number=1), limited.send(number=2), gathered.send(number=3), renamed.Mailer.send.send(4)]
     workflow = renamed.workflow().start()
@@ -71,6 +72,7 @@ def test_rows_keys_limits_groups_and_nodes_use_a_tasks_own_name(drain):
     assert workflow.get(0).ok == ["mail.send", 3]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_pages_and_commands_find_a_task_by_each_of_its_names(admin_client, capsys):
     new, old = send_it.send().id, Task.objects.create(task_name=OLD[0]).pk
@@ -184,6 +186,7 @@ def test_a_name_of_two_tasks_is_an_error_that_names_both_places(load, tmp_path, 
     assert registry.find_task(name).func() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_two_closures_of_one_name_stop_the_start_of_django(tmp_path):
     (tmp_path / "with_clashes.py").write_text(

@@ -233,6 +233,8 @@ def test_the_listener_stops_after_the_last_waiter_has_its_result(worker):
     wait_until_no_thread_polls()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_waiter_gets_its_result_though_the_listener_loses_its_connection(worker, task_queries):
     worker("-v0")
     (handle,) = send_delayed(600)
@@ -245,6 +247,8 @@ def test_a_waiter_gets_its_result_though_the_listener_loses_its_connection(worke
     assert set(waiters.join()) == {handle.id}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_workers_notify_only_while_a_process_waits(worker):
     wait_until_no_thread_polls()  # it may still renew its subscription
     worker("-v0")

@@ -52,6 +52,8 @@ def group_of(handle):
     return Task.objects.get(pk=handle.value(timeout=0))
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_delayed_call_joins_the_group_of_its_key_when_it_is_due(drain):
     delayed = jobs.three.schedule(LATER, key="a", value=9)
     first = jobs.three.send(key="a", value=1)
@@ -67,6 +69,8 @@ def test_a_delayed_call_joins_the_group_of_its_key_when_it_is_due(drain):
     assert first.value(timeout=0) == [1, 9, 3]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_delayed_calls_open_groups_of_functions_and_of_coroutines(drain):
     many = jobs.three.with_options(run_after=LATER).send_many({"key": "a", "value": value} for value in range(4))
     async_calls = [jobs.coroutine.with_options(run_after=LATER).send(value=value) for value in (5, 6)]
@@ -140,6 +144,8 @@ class Text(str, enum.Enum):  # noqa: UP042  # not StrEnum: format() gives a memb
     RED = "red"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
 def test_a_delayed_call_holds_no_slot_while_a_sender_locks_its_group(worker):
     first = jobs.mail.send(customer_id=1, text="x")
@@ -326,6 +332,8 @@ def test_deleting_a_task_deletes_its_items(drain):
     assert not TaskItem.objects.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("count", [50])
 def test_fifty_concurrent_senders_lose_no_call_and_overfill_no_group(count, drain):
     barrier, errors = threading.Barrier(count), []

@@ -308,6 +308,7 @@ def read(path):
 # Workflows.
 
 
+@pytest.mark.slow
 def test_a_workflow_is_one_trace_with_links_between_its_nodes(drain, exporter):
     first, second = jobs.plain.node(node_id="first")(), jobs.aplain.node(node_id="second")()
     last = jobs.plain.node(node_id="last")()
@@ -335,6 +336,7 @@ def links(by_node):
     }
 
 
+@pytest.mark.slow
 def test_a_node_links_to_the_last_attempt_of_its_source(drain, exporter):
     flaky = jobs.fail_twice.node(node_id="flaky")()
     Workflow("w", flaky >> jobs.plain.node(node_id="after")()).start()
@@ -345,6 +347,7 @@ def test_a_node_links_to_the_last_attempt_of_its_source(drain, exporter):
     assert [link.context.span_id for link in after.links] == [third.context.span_id]
 
 
+@pytest.mark.slow
 def test_the_items_of_a_map_and_what_follows_are_linked(drain, exporter):
     numbers = jobs.numbers.node(node_id="numbers")()
     each = jobs.number.map(over=numbers, node_id="each")

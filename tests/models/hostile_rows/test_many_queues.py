@@ -58,6 +58,8 @@ def test_a_queue_is_drained_beside_a_thousand_queues_of_one_task(drain):
     assert done == Counter([*names, *["default"] * (1 + NORMAL)])
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_process_remembers_a_bounded_number_of_notified_queues():
     for number in range(3 * MAX_REMEMBERED):
         wake_after_commit("default", f"generated-{number}")

@@ -33,6 +33,8 @@ def _notify(payloads, channel=CHANNEL):
         )
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_forged_stop_notification_does_not_stop_a_worker(worker):
     process = worker("--no-reaper", "--no-scheduler")
     (row,) = Worker.objects.all()
@@ -79,6 +81,8 @@ def test_a_worker_survives_malformed_notifications(worker):
     assert "Traceback" not in process.output
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_flood_of_notifications_causes_a_bounded_number_of_transactions(worker):
     process = worker("--no-reaper", "--no-scheduler")
     assert tasks.add.send(1).value(timeout=20) == 2
@@ -97,6 +101,8 @@ def test_a_flood_of_notifications_causes_a_bounded_number_of_transactions(worker
     assert process.process.poll() is None
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_forged_completion_notifications_do_not_end_a_wait(worker, tmp_path):
     worker("--no-reaper", "--no-scheduler")
     gate = tmp_path / "gate"

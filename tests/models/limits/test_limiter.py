@@ -387,6 +387,8 @@ def test_a_process_without_the_code_of_a_task_keeps_to_its_stored_limit(monkeypa
     assert (admitted("a"), blocked("a")) == (2, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_override_outlasts_sends_and_releases_until_it_is_removed(drain):
     limited.two_per_user.send_many([{"user": "a"}] * 3)
     Task.objects.cancel()
@@ -549,6 +551,8 @@ def test_a_send_without_a_limit_is_one_statement():
     assert len(captured) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_releasing_one_of_many_blocked_tasks_uses_the_index():
     limited.two_per_user.send_many([{"user": "a"}] * 3_000)
     with connection.cursor() as cursor:

@@ -57,6 +57,8 @@ def test_workflow_nodes_respect_their_limit_key_and_all_run(drain):
     assert at_most_two_ran_at_once(spans()["a"], f"{TWO}:a")
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_later_workflow_nodes_and_separate_calls_share_a_limit(worker):
     limited.two_per_user.send_many([{"user": "a", "seconds": 0.02}] * 6)
     first = limited.two_per_user.node(node_id="first")(user="b")
@@ -77,6 +79,8 @@ def test_a_drain_runs_limited_nodes_that_follow_another_node(drain):
     assert handle.get(timeout=0).is_ok()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_map_items_respect_the_limit_of_their_task(drain):
     over = keys.node()(count=7)
     handle = Workflow("limited", [over, at_most_two.map(over=over, param="user")]).start()
@@ -104,6 +108,8 @@ def yes(context):
     return True
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_batch_calls_and_callbacks_respect_their_limits(drain):
     with Batch("limited", on_complete=at_most_two.node()(user="z")) as batch:
         batch.add_many(limited.two_per_user, [{"user": key, "seconds": 0.02} for key in "aaaaab"])
@@ -118,6 +124,8 @@ def test_batch_calls_and_callbacks_respect_their_limits(drain):
     assert len(spans()["all"]) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_cancelling_or_pausing_a_workflow_frees_its_concurrency_slots_at_once():
     cancelled = Workflow("cancelled", nodes(2)).start()
     paused = Workflow("paused", nodes(2)).start()
@@ -136,6 +144,8 @@ def test_cancelling_or_pausing_a_workflow_frees_its_concurrency_slots_at_once():
     assert counts() == (2, 2)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_nodes_that_a_pause_takes_from_a_worker_wait_for_a_concurrency_slot_after_the_resume(drain):
     handle = Workflow("limited", nodes(2)).start()
     with transaction.atomic():
@@ -153,6 +163,8 @@ def test_nodes_that_a_pause_takes_from_a_worker_wait_for_a_concurrency_slot_afte
     assert handle.get(timeout=0).is_ok()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_retried_node_waits_for_a_concurrency_slot_again(drain):
     failing = limited.two_per_user.node(node_id="bad", retry_policy=None)(
         user="a", seconds=-1.0

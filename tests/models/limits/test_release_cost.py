@@ -73,6 +73,8 @@ def test_the_sweep_only_reads_limits_that_have_no_room_or_no_tokens():
     assert {query["sql"].split()[0] for query in captured} == {"SELECT", "WITH"}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_releasing_many_limit_keys_leaves_a_busy_worker_most_of_its_time(monkeypatch):
     keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION * 3)]
     limited.two_per_user.send_many({"user": key.removeprefix(TWO)} for key in keys)

@@ -47,6 +47,8 @@ def all_done():
     return not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_two_workers_run_all_tasks_and_at_most_two_of_each_limit_key_at_once(worker):
     count = 25
     limited.two_per_user.send_many({"user": key, "seconds": 0.02} for _ in range(count) for key in "ab")

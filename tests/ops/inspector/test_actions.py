@@ -259,6 +259,7 @@ def test_an_action_rejects_states_that_it_does_not_take():
         tasks().matching(status="completed").run()
 
 
+@pytest.mark.slow
 def test_an_action_skips_tasks_sent_after_it_began():
     some(600, "scheduled")
     steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)
@@ -271,6 +272,7 @@ def test_an_action_skips_tasks_sent_after_it_began():
     assert status(late) == "PENDING"
 
 
+@pytest.mark.slow
 def test_an_action_skips_tasks_that_changed_before_their_batch():
     made = some(600, "scheduled")
     steps = tasks().matching(status="scheduled").apply_in_batches(CANCEL)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 STATEMENTS_OF_A_BATCH = {"run": 12, "delete": 28}
 
 
+@pytest.mark.slow
 def test_a_cancel_beside_a_worker_never_cancels_a_task_that_ran(worker):
     worker("--threads", "2")
     handles = jobs.noop.send_many({} for _ in range(1_500))
@@ -54,6 +55,7 @@ def test_concurrent_retries_of_the_same_tasks_retry_each_task_once():
     assert Task.objects.filter(status="PENDING", retry_count=0).count() == 1_500
 
 
+@pytest.mark.slow
 def test_a_delete_skips_a_running_task_without_waiting_for_it(worker, tmp_path):
     worker("--threads", "1")
     gate = tmp_path / "gate"

@@ -34,6 +34,7 @@ def make(number, **columns):
     Task.objects.bulk_create([Task(task_name="tests.jobs.tasks.noop", **columns) for _ in range(number)])
 
 
+@pytest.mark.slow
 def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
     tasks.add.send(1)
     tasks.fail.send()
@@ -75,6 +76,7 @@ def test_tasks_are_counted_by_status_and_by_state_of_the_inspector(drain):
     assert not any(count.is_more for count in snapshot().counts.values())
 
 
+@pytest.mark.slow
 def test_a_count_above_the_limit_is_a_lower_bound(monkeypatch):
     monkeypatch.setattr(counts, "MAX_COUNTED", 10)
     make(40)

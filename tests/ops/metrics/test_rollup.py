@@ -86,6 +86,7 @@ def counted_from_attempts(minutes):
     return found
 
 
+@pytest.mark.slow
 def test_every_attempt_is_counted_once_retries_included(drain):
     for number in range(5):
         tasks.add.send(number)
@@ -150,6 +151,7 @@ def test_an_attempt_whose_end_lies_in_the_far_future_holds_up_no_other():
     assert roll() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_names_above_a_limit_are_counted_together_and_busy_ones_separately(monkeypatch):
     monkeypatch.setattr(rollup, "MAX_PAIRS", 3)
@@ -215,6 +217,7 @@ def test_each_attempt_counts_its_own_wait_also_one_that_was_retried():
     assert sum(row.wait_seconds for row in rows) == pytest.approx(900, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_p95_of_a_queue_that_is_late_includes_the_attempts_before_a_retry(drain):
     policy = RetryPolicy.fixed([3_600], auto_retry_for=["*"])
     tasks.fail.with_options(retry_policy=policy).send_many({} for _ in range(5))
@@ -314,6 +317,7 @@ def test_a_reaper_whose_watermark_another_has_just_created_uses_that(monkeypatch
     assert Watermark.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_concurrent_reapers_count_each_attempt_once(monkeypatch):
     for name in ("SIZE", "SIZE_OF_SQLITE"):
         monkeypatch.setattr(rollup, name, 7)

@@ -73,6 +73,8 @@ def test_the_reaper_deletes_tasks_past_retention_with_attempts_and_heartbeats(ca
     assert not Heartbeat.objects.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_rows_of_a_project_that_refer_to_tasks_go_with_them(tmp_path):
     command = [sys.executable, "-m", "tests.reaper.retention.referring", str(tmp_path / "project.sqlite3")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -95,12 +97,16 @@ def test_a_cascade_names_all_tasks_of_a_batch_in_one_parameter():
     assert set(sizes) == {1}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_one_pass_deletes_more_than_a_batch(capsys):
     ended(510)
     assert "deleted ended tasks: 510" in reap(capsys)
     assert not TaskAttempt.objects.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_pass_that_leaves_rows_is_followed_by_the_next_at_once(monkeypatch):
     monkeypatch.setattr(duties, "BATCHES_PER_PASS", 1)
     ended(1_100)
@@ -122,6 +128,8 @@ def test_a_pass_that_leaves_rows_is_followed_by_the_next_at_once(monkeypatch):
     assert not Task.objects.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_batch_deletes_at_most_500_tasks():
     ended(501)
     assert next(prune_tasks(options())) == 500
@@ -232,6 +240,8 @@ def test_the_lease_of_a_killed_embedded_worker_is_deleted_after_a_day():
 # The command.
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_prune_command_deletes_tasks_past_retention(capsys):
     ended(1_010)
     ended(2, kept_for=60)
@@ -246,6 +256,8 @@ def test_a_dry_run_deletes_nothing(capsys):
     assert Task.objects.count() == 3
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_older_than_counts_from_the_end_and_ignores_retention(capsys):
     ended(510, kept_for=None, ago=timedelta(days=8))
     (young,) = ended(1, kept_for=None, ago=timedelta(days=6))
@@ -287,6 +299,8 @@ def test_an_invalid_prune_flag_is_refused_with_the_allowed_values(flags, message
     assert caught.value.returncode == 2
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_environment_variable_sets_the_older_than_flag(manage):
     ended(2, kept_for=None)
     process = manage("horsies_prune", HORSIES_PRUNE_OLDER_THAN="1d")

@@ -58,6 +58,8 @@ def test_a_queue_retention_of_0_applies_to_completed_and_cancelled_tasks(drain):
     assert Task.objects.filter(kept_until__lte=F("cancelled_at") + timedelta(seconds=1)).count() == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_running_worker_applies_a_changed_queue_retention(worker):
     worker("-v0", "--poll-interval", "0.2")
     tasks.add.send(1).get(timeout=20)

@@ -150,6 +150,8 @@ def test_a_setting_that_changes_applies_to_tasks_that_wait(settings, drain):
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_retention_by_state_overrides_that_of_the_levels_above(settings, drain):
     configure(
         settings,

@@ -80,6 +80,8 @@ def ended(count, nodes=1, ago=10 * DAY, **columns):
 # Retention.
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_workflow_has_the_retention_of_tasks_in_its_state(settings, drain):
     configure(settings, completed="2d", failed="3d", cancelled=None, expired="5d")
     done = start_and_drain(Workflow("done", {"one": bodies.echo.node()()}), drain)
@@ -115,6 +117,8 @@ def test_running_workflows_and_their_subworkflows_are_kept(drain):
     assert reap() == 0
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_retried_workflow_is_not_deleted(drain):
     handle = start_and_drain(Workflow("again", {"one": bodies.flaky.node()(key="one", fails=1)}), drain)
     age(handle)
@@ -155,6 +159,8 @@ def test_a_workflow_is_deleted_with_its_nodes_events_and_subworkflows(drain):
     assert [before - after for before, after in zip(counts, left, strict=True)] == [5, 11, 1]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_cancelled_workflow_is_kept_while_one_of_its_bodies_runs(drain, settings):
     configure(settings, cancelled=0)
     handle = Workflow("cancel", {"sub": bodies.Waiting.node()(), "one": bodies.echo.node(queue_name="slow")()}).start()
@@ -265,6 +271,8 @@ def test_pruning_workflows_scans_no_table(drain):
 # Tasks of workflows.
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_workflow_continues_after_the_tasks_of_its_nodes_are_deleted(settings, drain):
     configure(settings, completed=0, failed=0, cancelled=0, expired=0)
     first = bodies.echo.node(node_id="first", run_when=bodies.yes)(value=[2, 4])
@@ -314,6 +322,8 @@ def test_the_prune_command_deletes_workflows(capsys, drain):
     assert WorkflowRow.objects.count() == WorkflowTask.objects.count() == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_older_than_counts_from_the_end_of_a_workflow(capsys, drain):
     ended(510, kept_until=None, ago=8 * DAY)
     ended(2, kept_until=None, ago=8 * DAY, status="CANCELLED", completed_at=None, cancelled_at=timezone.now() - 8 * DAY)

@@ -63,6 +63,8 @@ def test_only_a_successful_body_keeps_its_effects(drain, how, status, code):
     assert row.attempts.count() == (0 if how == "snoozes" else 1)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_time_limit_rolls_the_effects_back(drain):
     handle = jobs.endless.send("late")
     drain()
@@ -91,6 +93,8 @@ def test_an_atomic_coroutine_function_is_refused_by_the_decorator():
         task(atomic=True)(tasks.awrite.func)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_body_whose_task_is_cancelled_leaves_no_effects(worker, tmp_path):
     if connection.vendor == "sqlite":
         pytest.skip("the body holds SQLite's only write lock, so nothing can cancel its task")
@@ -147,6 +151,8 @@ def test_the_fence_rolls_the_effects_of_a_lost_claim_back(drain):
     assert entries("lost") == 0
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("how", ["by its handle", "by a filter", "by its workflow"])
 def test_an_atomic_body_that_cancels_its_own_running_task_gets_an_error(drain, how):
     one = jobs.end_itself.node(node_id="one")(key="own", how=how)

@@ -68,6 +68,7 @@ def claim_ten(**options):
     return store, pool, store.complete_and_claim(pool, [], 10)
 
 
+@pytest.mark.slow
 def test_max_concurrency_limits_the_running_tasks_of_all_workers(worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=3)
@@ -85,6 +86,7 @@ def test_max_concurrency_limits_the_running_tasks_of_all_workers(worker, tmp_pat
     assert most_at_once(ran()) <= 3
 
 
+@pytest.mark.slow
 def test_a_locked_queue_row_delays_only_the_tasks_of_that_queue(worker):
     if connection.vendor == "sqlite":
         return  # SQLite has no row locks
@@ -108,6 +110,7 @@ def test_a_locked_queue_row_delays_only_the_tasks_of_that_queue(worker):
     assert limited.get(timeout=20).is_ok()
 
 
+@pytest.mark.slow
 def test_a_killed_runner_releases_its_concurrency_slots(manage, worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=2)
@@ -126,6 +129,7 @@ def test_a_killed_runner_releases_its_concurrency_slots(manage, worker, tmp_path
     assert first.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_limit_of_0_stops_a_queue_until_the_limit_is_raised(worker):
     Queue.objects.named("default").set(max_concurrency=0)
     tasks.noop.send_many({} for _ in range(5))
@@ -139,6 +143,7 @@ def test_a_limit_of_0_stops_a_queue_until_the_limit_is_raised(worker):
     wait_until(lambda: Task.objects.completed().count() == 6, SOON)
 
 
+@pytest.mark.slow
 def test_pausing_and_resuming_take_effect_within_a_second(worker):
     worker("-v0", "--poll-interval", "0.5")
     Queue.objects.named("default").pause()
@@ -306,6 +311,7 @@ def test_a_queue_with_a_rate_limit_goes_on_after_the_databases_clock_was_set_bac
     assert [len(claim_ten()[2]) for _ in range(2)] == [3, 0]
 
 
+@pytest.mark.slow
 def test_prefetched_tasks_count_against_max_concurrency(worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(max_concurrency=3)
@@ -322,6 +328,7 @@ def test_prefetched_tasks_count_against_max_concurrency(worker, tmp_path):
     wait_until(lambda: Task.objects.completed().count() == 11)
 
 
+@pytest.mark.slow
 def test_coroutines_and_functions_share_the_concurrency_limit_of_a_queue(worker):
     Queue.objects.named("default").set(max_concurrency=2)
     tasks.awrite.send_many({"key": str(number)} for number in range(20))
@@ -333,6 +340,7 @@ def test_coroutines_and_functions_share_the_concurrency_limit_of_a_queue(worker)
     assert most_at_once(ran()) <= 2
 
 
+@pytest.mark.slow
 def test_prefetched_tasks_that_never_began_return_their_rate_limit_tokens(worker, tmp_path):
     gate = tmp_path / "gate"
     Queue.objects.named("default").set(rate_limit="10/h")

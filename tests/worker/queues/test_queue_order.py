@@ -44,6 +44,7 @@ def set_weights(**weights):
         Queue.objects.named(queue).set(weight=weight)
 
 
+@pytest.mark.slow
 def test_weighted_order_shares_claims_by_queue_weight(manage):
     set_weights(a=6, b=3, c=1)
     send({"c": 150, "b": 350, "a": 650})
@@ -76,6 +77,7 @@ def test_an_empty_queue_leaves_its_share_to_the_other_queues(drain):
     assert Task.objects.completed().count() == 63
 
 
+@pytest.mark.slow
 def test_strict_order_begins_a_queue_once_the_higher_ones_are_empty(manage):
     Queue.objects.named("high").set(priority=5)
     Queue.objects.named("low").set(priority=-5)
@@ -95,6 +97,7 @@ def send_busy_and_old_tasks():
     Task.objects.filter(queue_name="old").update(enqueued_at=NowPlus(-60))
 
 
+@pytest.mark.slow
 def test_by_default_only_task_priority_orders_claims(manage):
     send_busy_and_old_tasks()
 

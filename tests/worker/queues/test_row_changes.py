@@ -43,6 +43,8 @@ def test_an_idle_worker_applies_a_limit_written_by_update_within_a_second(worker
         assert most_at_once(ran()) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_saving_or_deleting_a_queue_row_notifies_idle_workers(worker):
     worker("-v0", *LONG_POLL)
     Queue.objects.create(name="default", max_concurrency=0)

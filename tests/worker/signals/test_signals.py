@@ -85,6 +85,7 @@ def test_a_snooze_sends_no_signal(drain, received):
     assert received == []
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_drain_waits_for_raising_receivers_and_runs_the_tasks_that_they_send(drain):
     sent = []
@@ -337,6 +338,7 @@ def test_the_processes_of_a_real_worker_send_each_signal_once(worker, tmp_path):
 # Receivers.
 
 
+@pytest.mark.slow
 def test_raising_receivers_change_no_task(drain, received):
     def receive(**kwargs):
         raise SystemError("a receiver")
