@@ -16,6 +16,7 @@ pytestmark = pytest.mark.once
 WITH_OPTIONS = {"step", "astep"}
 
 
+@pytest.mark.slow
 def test_a_signature_that_forwards_arguments_takes_its_own_by_position_only():
     texts = {file: file.read_text() for file in (ROOT / "horsies_django").rglob("*.py")}
     trees = {file: ast.parse(text) for file, text in texts.items() if re.search(r"\*\*\w+: ", text)}

@@ -199,6 +199,7 @@ def test_every_kind_of_key_and_of_model_has_its_tasks_on_its_page(client):
     assert task_links(table_of(page_of(client, parent))) == [str(sent[rows[2]])]
 
 
+@pytest.mark.slow
 def test_the_project_s_own_fields_stay_as_they_are_and_the_tasks_come_last(client):
     client = staff(client)
     order = Order.objects.create()

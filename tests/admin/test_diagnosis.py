@@ -326,6 +326,7 @@ def test_the_admin_docs_list_every_reason():
     assert all(f"`{code}`" in page for code in ReasonCode)
 
 
+@pytest.mark.slow
 def test_a_full_limit_names_the_tasks_that_hold_its_places(client):
     worker_row(threads=9)
     with run_commit_callbacks():

@@ -120,6 +120,7 @@ def test_the_list_names_each_error_and_counts_its_failed_attempts(staff):
     assert "UNHANDLED_EXCEPTION" not in text
 
 
+@pytest.mark.slow
 def test_errors_beyond_the_first_fifty_are_counted_in_one_row(staff):
     for number in range(53):
         fingerprint = f"{number:012x}"
@@ -171,6 +172,7 @@ def test_the_list_can_be_filtered_by_task_and_queue(staff):
     assert "No counted failures match." in text_of(get(client, f"{LIST}?task=%00<b>"))
 
 
+@pytest.mark.slow
 def test_the_page_of_an_error_has_the_last_traceback_and_its_task_with_masked_arguments(staff, drain):
     handle = charge.send(order=7, card="4242-4242")
     drain()
@@ -188,6 +190,7 @@ def test_the_page_of_an_error_has_the_last_traceback_and_its_task_with_masked_ar
     assert re.search(r"Last failing \d{4}-\d\d-\d\d \d\d:\d\d", text)
 
 
+@pytest.mark.slow
 def test_the_page_of_an_error_says_from_when_until_when_it_failed_and_not_that_it_still_fails(staff, drain):
     for number in range(2):
         charge.send(number, card="4242")
@@ -297,6 +300,7 @@ def test_thousands_are_counted_to_the_end_and_deleted_only_after_their_number_is
     assert Task.objects.get() == kept
 
 
+@pytest.mark.slow
 def test_an_error_that_is_not_counted_yet_has_a_page_too(staff, drain):
     charge.send(order=7, card="")
     drain()
@@ -325,6 +329,7 @@ def test_an_error_whose_tasks_are_deleted_says_so(staff, drain):
     assert buttons(html) == {}
 
 
+@pytest.mark.slow
 def test_a_user_who_may_only_view_tasks_gets_no_button(staff, drain):
     charge.send(order=7, card="")
     drain()
@@ -350,6 +355,7 @@ def test_a_read_only_admin_offers_retry_and_cancel_only(staff, drain, settings):
     }
 
 
+@pytest.mark.slow
 def test_the_page_of_a_failed_task_links_to_all_tasks_with_its_error(staff, drain):
     handle = charge.send(order=7, card="")
     drain()
@@ -362,6 +368,7 @@ def test_the_page_of_a_failed_task_links_to_all_tasks_with_its_error(staff, drai
     assert client.get(address).status_code == 200
 
 
+@pytest.mark.slow
 def test_names_are_escaped(staff):
     hostile = "<script>alert(1)</script>"
     seed("a" * 12, location=hostile, exception_class=hostile, error_code=hostile)

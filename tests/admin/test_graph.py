@@ -142,6 +142,7 @@ def test_a_chain_is_a_straight_line():
     assert len({y for _, y in compute_layout(5, [(0, 1), (1, 2), (2, 3), (3, 4)]).places}) == 1
 
 
+@pytest.mark.slow
 def test_the_layout_of_500_nodes_takes_less_than_a_second():
     rng = random.Random(1)
     near = [(max(0, t - rng.randint(1, 30)), t) for t in range(1, 500) for _ in range(rng.randint(1, 3))]

@@ -423,6 +423,7 @@ def test_short_waits_and_priority_0_are_left_out(staff):
     assert row["shown_place"].split() == ["default"]
 
 
+@pytest.mark.slow
 def test_a_live_task_shows_its_progress(staff):
     progress = {"done": 3, "total": 9, "message": "rows"}
     make(status="RUNNING", claimed_at=NOW, started_at=NOW, progress=progress)

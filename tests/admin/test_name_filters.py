@@ -104,6 +104,7 @@ def test_a_typed_name_finds_its_tasks_even_if_it_is_not_offered(staff):
         assert listed.descriptions[-1].endswith(next(iter(query.values())))
 
 
+@pytest.mark.slow
 def test_all_names_are_read_in_one_statement(staff):
     client = staff("view_task")
     client.get(LIST)

@@ -45,6 +45,7 @@ def group_page(handle):
     return reverse("admin:horsies_django_errorgroup_change", args=[fingerprint])
 
 
+@pytest.mark.slow
 def test_the_page_shows_log_and_output_in_their_order_and_escaped(staff, run_script):
     def body(context):
         for token in ("An ", "answer in", " <b>tokens</b>.\n"):
@@ -157,6 +158,7 @@ def test_the_download_of_the_output_needs_the_view_permission(client, run_script
     assert log_in(client).get(address(handle, "download", "output")).status_code == 403
 
 
+@pytest.mark.slow
 def test_the_page_of_an_error_shows_the_last_lines_before_the_failure(staff, run_script):
     def body(context):
         for number in range(30):

@@ -128,6 +128,7 @@ SECTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("permission", [None, *SECTIONS])
 def test_queues_workers_and_workflows_need_their_own_view_permission(staff, permission):
     Worker.objects.register("w1", "web", "host7", 1)
@@ -154,6 +155,7 @@ def test_an_unserved_queue_is_named_only_to_users_who_may_view_queues(staff):
     assert warning in page(client)
 
 
+@pytest.mark.slow
 def test_the_overview_shows_queues_failures_and_times(staff):
     rollup(waits={"24": 3}, count=3)
     rollup(minute(), span="M", count=3)
@@ -180,6 +182,7 @@ def test_the_overview_shows_queues_failures_and_times(staff):
     assert f'href="/admin/horsies_django/errorgroup/{"a" * 12}/change/?period=24h"' in html
 
 
+@pytest.mark.slow
 def test_links_to_workers_work_for_names_with_underscores(staff):
     Worker.objects.register("gpu_23-1", "gpu_23", "host", 1)
     client = staff("view_task", "view_worker")
@@ -196,6 +199,7 @@ def test_the_overview_reports_a_late_reaper(staff):
     assert "The reaper has not run recently" in page(staff("view_task"))
 
 
+@pytest.mark.slow
 def test_a_chart_has_a_text_description_and_a_table(staff):
     start = minute(5)
     rollup(start, span="M", count=1204)

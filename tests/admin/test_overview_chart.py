@@ -110,6 +110,7 @@ def test_an_unreadable_end_matches_no_task(staff, query):
     assert names(response) == {}
 
 
+@pytest.mark.slow
 def test_the_filter_by_ended_attempts_is_shown_only_while_it_is_used(staff):
     client = staff("view_task")
 

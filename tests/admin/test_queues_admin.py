@@ -51,6 +51,7 @@ def send(queue, count=1, **options):
     return tasks.noop.with_options(queue_name=queue, **options).send_many({} for _ in range(count))
 
 
+@pytest.mark.slow
 def test_every_known_queue_is_listed_even_without_a_row(staff, settings):
     settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["of-settings", "waiting", "later", "runs"]}}
     send("waiting", 3)
@@ -151,6 +152,7 @@ def test_the_oldest_due_task_counts_regardless_of_priority_and_kind(staff):
     assert re.match("2 h [5-9] min", found["emails"]["shown_oldest"])
 
 
+@pytest.mark.slow
 def test_at_most_a_thousand_due_tasks_of_a_queue_are_counted(staff):
     send("emails", 1_001)
 
@@ -193,6 +195,7 @@ def test_counts_of_the_last_hour_come_from_the_roll_ups(staff):
     assert rows(staff("view_queue"))["emails"]["shown_hour"] == "42, 2 failed"
 
 
+@pytest.mark.slow
 def test_the_workers_that_serve_a_queue_are_counted(staff):
     Worker.objects.register("any", "", "h", 1)
     Worker.objects.register("emails", "", "h", 1, queues=["emails"])

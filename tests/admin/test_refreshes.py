@@ -166,6 +166,7 @@ def test_an_unchanged_running_task_is_answered_with_304(operator):
         assert "data-horsies-age" in html.partition(part)[2][:2_000], part
 
 
+@pytest.mark.slow
 def test_an_unchanged_running_workflow_is_answered_with_304(operator):
     Definition("order", [tasks.noop.node(node_id=name)() for name in ("pack", "ship", "mail")]).start()
     Workflow.objects.update(sent_at=NowPlus(-1_000), started_at=NowPlus(-1_000))

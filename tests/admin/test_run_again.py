@@ -96,6 +96,7 @@ def test_the_form_takes_queue_priority_and_delay(operator):
     assert 3_500 < (new.enqueued_at - new.sent_at).total_seconds() < 3_700
 
 
+@pytest.mark.slow
 def test_a_form_that_is_sent_twice_runs_the_task_once(operator):
     row = ended()
     task_id = form_id(operator, row)
@@ -132,6 +133,7 @@ def test_a_form_is_sent_only_with_an_id_that_it_has_made_for_the_user_and_the_ta
     assert logged(row) == ["Run again was refused: Task id"] * 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [page_jobs.once_by_pin, page_jobs.once_by_key_of_pin, page_jobs.one_by_pin])
 def test_no_call_is_sent_whose_keys_would_tell_whether_a_masked_value_was_guessed(operator, task):
     task.send("1234")

@@ -201,6 +201,7 @@ def test_users_who_may_not_view_workers_see_no_state_of_them(staff):
     assert "/worker/" not in html
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("permission", [None, "cancel_task"])
 def test_only_users_who_may_cancel_have_a_button_that_asks_first(staff, permission):
     task = held()
@@ -234,6 +235,7 @@ def test_masked_arguments_stay_masked(staff):
     assert "hunter2" not in page(staff("view_task"))
 
 
+@pytest.mark.slow
 def test_pages_of_workers_and_queues_link_to_it(staff):
     Worker.objects.register("w-1", "w", "host", 1)
     held(queue_name="emails")

@@ -126,6 +126,7 @@ def test_a_timing_that_no_tested_cron_descriptor_describes_is_shown_as_its_expre
 # The list.
 
 
+@pytest.mark.slow
 def test_the_list_shows_target_timing_next_run_and_last_error(staff):
     make(run_count=3, last_error="TypeError: odd")
     Schedule.objects.update(next_run_at=NowPlus(7_500), last_run_at=NowPlus(-150))
@@ -205,6 +206,7 @@ def test_a_user_who_may_enable_schedules_adds_an_enabled_schedule(staff):
     assert row.next_run_at > datetime.now(UTC)
 
 
+@pytest.mark.slow
 def test_a_bare_cron_expression_uses_the_projects_time_zone(staff, settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     client = staff(*RIGHTS)
@@ -384,6 +386,7 @@ def test_the_preview_shows_what_is_wrong_with_the_typed_values(staff, typed, err
     assert "<script>" not in html
 
 
+@pytest.mark.slow
 def test_a_rejected_form_previews_the_typed_timing(staff):
     client = staff(*RIGHTS)
     schedule = make()
@@ -396,6 +399,7 @@ def test_a_rejected_form_previews_the_typed_timing(staff):
         assert len(times(response)) == 5
 
 
+@pytest.mark.slow
 def test_the_preview_of_an_unchanged_schedule_shows_the_planned_run(staff):
     schedule = make(jitter=30.0, timing="cron:0 9 1 1 *")  # so rare that no run falls into the test
     client = staff("view_schedule", "change_schedule")

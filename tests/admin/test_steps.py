@@ -43,6 +43,7 @@ def columns(html, *places):
     return [tuple(row[place] for place in places) for row in table_of(html)]
 
 
+@pytest.mark.slow
 def test_the_page_lists_steps_and_waits_with_masked_results(staff, drain):
     handle = step_jobs.order.send()
     drain()
@@ -91,6 +92,7 @@ def test_the_place_of_a_loop_is_not_shown(staff, drain):
     assert "secret" not in html
 
 
+@pytest.mark.slow
 def test_a_failed_step_shows_its_error(staff, drain):
     handle = step_jobs.refused.send()
     drain()
@@ -101,6 +103,7 @@ def test_a_failed_step_shows_its_error(staff, drain):
     assert "<i>refused" not in html
 
 
+@pytest.mark.slow
 def test_a_failed_step_with_a_large_error_shows_the_beginning_of_its_message(staff, drain):
     handle = step_jobs.refused.send("!" * 10_000)
     drain()
@@ -278,6 +281,7 @@ def test_an_event_is_sent_to_all_selected_tasks(client, drain):
 # What the pages cost.
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("connection.vendor != 'postgresql'", reason="its planner tells")
 @pytest.mark.parametrize("query", [{"waits_for": "event:approved"}, {"state": "awaiting"}])
 def test_the_list_of_tasks_that_wait_reads_their_index(staff, drain, query):

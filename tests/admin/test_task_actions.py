@@ -171,6 +171,7 @@ def test_run_now_wakes_an_idle_worker(staff, worker):
     assert handle.get(timeout=20).ok == 2
 
 
+@pytest.mark.slow
 def test_run_now_on_a_pending_retry_keeps_its_retry_count(drain):
     policy = RetryPolicy.fixed([3_600, 3_600], auto_retry_for=["DOWN"], jitter=False)
     handle = tasks.fixed.with_options(retry_policy=policy).send("now")
@@ -555,6 +556,7 @@ def test_no_button_is_shown_when_no_task_allows_the_action(staff):
     assert "Back to the list" in html
 
 
+@pytest.mark.slow
 def test_an_action_stops_at_the_announced_number_when_more_tasks_come_to_match(staff):
     failed_tasks(10)
     others = failed_tasks(30, queue_name="emails")

@@ -355,6 +355,7 @@ def test_each_filter_with_each_search_finds_the_right_rows(staff, kinds, search)
         assert {key for key, (pk, *_) in kinds.items() if pk in rows} == expected, (name, search)
 
 
+@pytest.mark.slow
 def test_filters_are_combined(staff, kinds):
     client = staff("view_task")
 
@@ -411,6 +412,7 @@ def test_filters_get_their_choices_without_a_distinct_query(staff, kinds):
 # Columns.
 
 
+@pytest.mark.slow
 def test_a_row_shows_its_state_and_its_times(staff, drain):
     tasks.fail.send()
     drain()
@@ -495,6 +497,7 @@ def test_an_action_on_selected_tasks_does_not_reveal_masked_values(staff):
     assert Task.objects.get(pk=masked).status == "CANCELLED"  # just as if the search had found it
 
 
+@pytest.mark.slow
 def test_an_action_on_all_matching_tasks_ignores_matches_in_masked_values(staff):
     masked, plain = page_jobs.log_in.send("ann", "geheim").id, page_jobs.log_in.send("geheim", "x").id
     client = staff("view_task", "cancel_task")

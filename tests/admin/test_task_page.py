@@ -73,6 +73,7 @@ def running(handle, worker="w", **columns):
     return handle
 
 
+@pytest.mark.slow
 def test_the_page_shows_state_error_and_time_spent(staff, drain):
     handle = tasks.flaky.send("k", 9)
     drain()
@@ -207,6 +208,7 @@ def test_the_page_shows_only_the_latest_of_many_attempts_and_says_so(staff):
     assert "Only the latest 50 attempts are shown." in html
 
 
+@pytest.mark.slow
 def test_the_page_needs_as_many_queries_for_50_attempts_as_for_one(staff):
     counts = set()
     html_of(staff, with_attempts(1))  # so that Django's caches are filled
@@ -416,6 +418,7 @@ def test_a_running_task_shows_progress_and_heartbeats(client):
     assert "/admin/horsies_django/worker/w/change/" in html
 
 
+@pytest.mark.slow
 def test_a_worker_is_linked_only_if_it_exists_and_the_user_may_view_it(client):
     handle = running(tasks.noop.send())
     Worker.objects.register("w", "", "host", 1)

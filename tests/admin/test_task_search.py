@@ -89,6 +89,7 @@ def test_a_masked_path_finds_nothing_and_says_so(staff):
     assert shown_messages(client, "args.user:ann") == []
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_path_below_a_masked_value_finds_nothing(staff):
     page_jobs.log_in.send({"token": {"text": "geheim"}, "name": "ann"}, "x")
@@ -138,6 +139,7 @@ def test_several_terms_must_all_match(staff):
     assert found(client, '"jobs noop"') == set()
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("text", "names"),

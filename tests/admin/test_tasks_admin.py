@@ -24,6 +24,7 @@ def page(client, handle):
     return client.get(reverse("admin:horsies_django_task_change", args=[handle.id])).content.decode()
 
 
+@pytest.mark.slow
 def test_the_list_shows_each_task_with_its_state(staff, drain):
     tasks.add.send(1)
     tasks.fail.send()

@@ -45,6 +45,7 @@ def page(client, row, **query):
     return response.content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["kwargs", "result", "metadata"])
 @pytest.mark.parametrize(("text", "error"), [(DEEP, "RecursionError"), ("[1],[2]", "JSONDecodeError")])
 def test_a_node_with_unreadable_json_leaves_its_workflow_page_intact(admin_client, column, text, error):

@@ -151,6 +151,7 @@ def test_the_details_of_a_node_say_what_its_task_waits_for(client, drain, made, 
     assert text in html
 
 
+@pytest.mark.slow
 def test_a_full_limit_and_a_full_queue_name_who_holds_them_longest_and_since_when(client):
     rows = send(limited.two_per_user.with_options(queue_name="emails"), 9)
     Limit.objects.update(max_concurrency_override=7)

@@ -52,6 +52,7 @@ def test_the_list_shows_host_queues_slots_and_memory_of_each_worker(staff):
         assert text in shown.replace("\xa0", " "), text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("silence", "state"),
     [
@@ -219,6 +220,7 @@ def test_stopping_a_worker_asks_first_and_lets_running_tasks_finish(staff, worke
     assert "Stop gracefully. Stop requested at: None → " in entry.change_message
 
 
+@pytest.mark.slow
 def test_making_a_worker_quiet_asks_first_and_resuming_it_does_not(staff):
     register()
     client = staff("view_worker", "quiet_worker")

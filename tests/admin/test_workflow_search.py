@@ -22,6 +22,7 @@ def listed(client, text, **query):
     return [row.pk for row in response.context["cl"].result_list]
 
 
+@pytest.mark.slow
 def test_workflows_are_found_by_the_input_of_their_nodes(staff):
     order = {"id": 42, "customer": "Miller & Sons"}
     first = start("orders", tasks.noop.node()(), tasks.echo.node()(value=order))
@@ -57,6 +58,7 @@ def test_an_invalid_term_is_named(staff):
     assert "“state:”" in str(*response.context["messages"])
 
 
+@pytest.mark.slow
 def test_an_input_search_reads_a_fixed_number_of_workflows_and_continues(staff, monkeypatch):
     monkeypatch.setattr(scan, "MAX_FILTERED", 3)
     oldest = start("orders", tasks.echo.node()(value="needle"))

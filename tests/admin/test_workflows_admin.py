@@ -96,6 +96,7 @@ def row(name="odd", *nodes, **more):
 # The list.
 
 
+@pytest.mark.slow
 def test_the_list_shows_each_workflow_with_its_progress(staff, drain):
     start_and_drain(Workflow("failing", [fail.node(node_id="x")()]), drain)
     diamond().start()
@@ -159,6 +160,7 @@ def test_paging_the_list_shows_each_workflow_in_order(staff):
     assert "Older" not in second.content.decode()
 
 
+@pytest.mark.slow
 def test_searching_an_id_also_finds_subworkflows(staff, drain):
     (inner,) = children(start_and_drain(Workflow("outer", [Silent.node(node_id="sub")()]), drain))
 
@@ -168,6 +170,7 @@ def test_searching_an_id_also_finds_subworkflows(staff, drain):
 # The page.
 
 
+@pytest.mark.slow
 def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
     handle = start_and_drain(diamond(), drain)
 
@@ -182,6 +185,7 @@ def test_the_page_draws_a_graph_with_a_link_for_each_node(staff, drain):
     assert "style=" not in html[html.index("horsies-flow") :]
 
 
+@pytest.mark.slow
 def test_the_graph_links_to_nodes_for_users_who_may_not_view_tasks(staff, drain):
     html = page(staff("view_workflow"), start_and_drain(diamond(), drain))
     assert "/horsies_django/task/" not in html[html.index("<svg") :]
@@ -308,6 +312,7 @@ def test_the_page_draws_no_graph_of_too_many_edges_and_says_so(staff, monkeypatc
     assert len(captured) <= 15
 
 
+@pytest.mark.slow
 def test_the_page_reads_no_large_column_of_all_nodes(staff, drain):
     handle = start_and_drain(diamond(), drain)
     client = staff(*ALL)
@@ -338,6 +343,7 @@ def test_a_node_says_why_it_or_its_task_waits(staff, drain):
         assert text in shown(client, of, node)[0]
 
 
+@pytest.mark.slow
 def test_a_success_policy_is_shown_with_the_names_of_its_nodes(staff, drain):
     good, bad = echo.node(node_id="good")(), fail.node(node_id="bad")()
     policy = SuccessPolicy([SuccessCase(required=[bad]), SuccessCase(required=[good])])
@@ -351,6 +357,7 @@ def test_a_success_policy_is_shown_with_the_names_of_its_nodes(staff, drain):
     assert "required:[good]" in policy_text
 
 
+@pytest.mark.slow
 def test_one_node_is_shown_in_full(staff, drain):
     handle = start_and_drain(Workflow("w", [echo.node(node_id="a")(value={"<b>": 1})]), drain)
 
@@ -403,6 +410,7 @@ def test_a_waiting_node_says_why_and_links_no_task_without_permission(staff, dra
     assert "/horsies_django/task/" not in visible
 
 
+@pytest.mark.slow
 def test_a_subworkflow_and_its_parent_link_to_each_other(staff, drain):
     outer = start_and_drain(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
@@ -412,6 +420,7 @@ def test_a_subworkflow_and_its_parent_link_to_each_other(staff, drain):
     assert address(outer) in page(client, inner)
 
 
+@pytest.mark.slow
 def test_the_list_and_the_page_escape_every_stored_value(staff):
     bad = "<script>alert(1)</script>"
     handle = row(
@@ -537,6 +546,7 @@ def test_one_failed_node_is_retried_alone(staff, drain):
     assert "1 was skipped" in client.post(url, follow=True).content.decode()
 
 
+@pytest.mark.slow
 def test_only_a_node_that_its_condition_has_skipped_has_no_button_to_retry_it(staff, drain):
     unwanted = echo.node(node_id="unwanted", run_when=no)()
     bad = fail.node(node_id="bad")(code="CONDITION_NOT_MET")
@@ -786,6 +796,7 @@ def test_each_action_needs_its_own_permission(staff, drain):
     assert handle.status() == "PAUSED"
 
 
+@pytest.mark.slow
 def test_users_who_may_only_view_workflows_see_no_action(staff, drain):
     handle = start_and_drain(Workflow("w", [fail.node()()]), drain)
     client = staff("view_workflow")

@@ -65,6 +65,7 @@ def test_a_batch_runs_its_calls_and_returns_their_values_in_order(drain):
     assert batch.handle == handle
 
 
+@pytest.mark.slow
 def test_callbacks_run_once_after_all_calls_and_get_the_batch_id(drain):
     handle = start_batch(
         (jobs.double, 1),
@@ -252,6 +253,7 @@ def test_a_rollback_removes_a_batch_and_its_calls():
     assert (handle.status(), handle.progress(), Task.objects.count()) == (None, progress_of(0), 0)
 
 
+@pytest.mark.slow
 def test_an_empty_batch_ends_at_once_and_runs_its_callbacks(drain):
     handle = start_batch(on_success=jobs.add_up, on_complete=jobs.note_batch)
 
@@ -317,6 +319,7 @@ def test_a_batch_of_thousands_of_calls_takes_as_many_statements_as_a_small_one()
     assert cost(2_000) <= cost(2) + 2
 
 
+@pytest.mark.slow
 def test_batches_have_async_methods(drain):
     async def run():
         async with Batch("a") as batch:

@@ -14,6 +14,7 @@ seconds = st.floats(0, 10_000_000)
 without_time_limits = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @without_time_limits
 @given(st.lists(seconds, min_size=1, max_size=200), st.floats(0.01, 1))
 def test_a_percentile_is_within_the_promised_error(values, share):

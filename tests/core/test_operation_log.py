@@ -40,6 +40,7 @@ def command(*arguments, **options):
     call_command(*arguments, stdout=io.StringIO(), stderr=io.StringIO(), **options)
 
 
+@pytest.mark.slow
 def test_task_commands_log_the_user_the_action_its_targets_and_its_count(take_logged):
     rows = pending(3)
     actor = f"user={system_user()} via=horsies_task"
@@ -76,6 +77,7 @@ def test_an_action_from_python_is_logged_once_however_many_batches_it_takes(take
     ]
 
 
+@pytest.mark.slow
 def test_actions_by_handles_are_logged_but_not_those_of_the_engine(take_logged):
     handle, flow = add.send(1, 2), Workflow("sum", [add.node()(a=1)]).start()
     add.with_options(unique_key="one").send(1, 2)

@@ -315,6 +315,7 @@ def test_an_empty_stored_policy_is_ignored_without_a_log_line(stored, caplog):
 # Retries by a worker.
 
 
+@pytest.mark.slow
 def test_a_listed_code_is_retried_after_the_policys_delay(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False)
     handle = tasks.fail.with_options(retry_policy=policy).send()
@@ -344,6 +345,7 @@ def test_an_unlisted_code_or_a_near_deadline_fails_the_task_without_a_retry(drai
     assert (handle.status(), TaskAttempt.objects.get().will_retry) == ("FAILED", False)
 
 
+@pytest.mark.slow
 def test_the_context_has_the_number_of_attempts_and_marks_the_last_one(drain):
     once = succeeds_at_last.with_options(max_attempts=1).send()
     thrice = succeeds_at_last.send()

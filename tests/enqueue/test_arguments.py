@@ -104,6 +104,7 @@ def test_a_call_cannot_pass_the_context():
     assert Task.objects.count() == 0
 
 
+@pytest.mark.slow
 def test_positional_and_keyword_arguments_reach_the_body(drain):
     calls = [
         (jobs.triple.send(1), [1, 2, 3]),

@@ -66,6 +66,8 @@ def cpu_seconds(act, count=100):
     return time.thread_time() - began
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 @pytest.mark.parametrize(("method", "limit"), [("send", 1.0), ("enqueue", 1.2)])
 def test_a_send_takes_about_as_much_client_cpu_as_creating_its_row(method, limit):
@@ -81,6 +83,8 @@ def test_a_send_takes_about_as_much_client_cpu_as_creating_its_row(method, limit
     assert min(rounds) < limit, rounds
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_send_many_takes_a_tenth_of_the_cpu_of_creating_each_row():
     def create():

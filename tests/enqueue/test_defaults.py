@@ -113,6 +113,8 @@ def test_the_task_of_a_result_equals_the_sent_task_despite_the_defaults(defaults
     assert (again.max_attempts, again.timeout, again.retention) == (1, 8, datetime.timedelta(hours=1))
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_worker_retries_a_task_by_the_defaults(defaults):
     defaults(max_attempts=3, backoff=0)
     handle = tasks.fail.send("why")

@@ -112,6 +112,8 @@ def test_a_rolled_back_send_does_not_notify(notified, request):
     assert notified() == []
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_send_many_notifies_once_for_2500_calls(notified, request):
     job = job_on_own_queue(request)
 
@@ -183,6 +185,8 @@ def test_a_node_that_follows_notifies_with_the_kind_of_its_task(notified, reques
     assert notified() == [f"{kind}{queue}"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_retry_of_a_subworkflow_is_notified_as_a_task_for_later(notified, request, drain):
     queue_name = request.node.name[:90]
     policy = RetryPolicy.fixed([60], auto_retry_for=["*"])

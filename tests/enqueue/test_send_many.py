@@ -258,6 +258,8 @@ async def numbers(count, error=None):
         raise error
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db(transaction=True)
 def test_asend_many_takes_an_async_iterable():
     handles = async_to_sync(jobs.triple.asend_many)(numbers(1_500))

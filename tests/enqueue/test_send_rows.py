@@ -208,6 +208,8 @@ def test_an_error_of_the_query_inserts_nothing_and_leaves_the_transaction_usable
         assert {row.pk for row in Task.objects.all()} == {kept.id, other.id}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("rows", [100, MANY])
 def test_an_insert_that_fails_inserts_nothing_and_leaves_the_transaction_usable(rows, in_transaction, refusing_13):
     store(rows)
@@ -222,6 +224,8 @@ def test_an_insert_that_fails_inserts_nothing_and_leaves_the_transaction_usable(
     assert {row.pk for row in Task.objects.all()} == {kept.id, other.id}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_asend_many_reads_a_queryset_in_the_thread_that_inserts(in_transaction):
     store(2_500)
     rows = Entry.objects.values(a=F("pid"))

@@ -146,6 +146,7 @@ RICH_VALUES = [
 ]
 
 
+@pytest.mark.slow
 def test_rich_values_reach_the_body_and_the_result(drain, settings):
     settings.TASKS = RICH
     positional = [jobs.identity.send(value) for value in RICH_VALUES]
@@ -158,6 +159,7 @@ def test_rich_values_reach_the_body_and_the_result(drain, settings):
     assert [shape(handle.info().result.ok) for handle in by_keyword[7:9]] == [shape(one) for one in RICH_VALUES[7:9]]
 
 
+@pytest.mark.slow
 def test_rich_values_round_trip_as_the_data_of_an_error(drain, settings):
     settings.TASKS = RICH
     handles = [jobs.fail_with.send(value) for value in RICH_VALUES]
@@ -303,6 +305,7 @@ def test_an_error_text_is_stored_as_far_as_the_database_accepts_it(drain, job):
             assert error.message == text
 
 
+@pytest.mark.slow
 def test_a_task_with_any_text_as_its_error_code_ends_failed(drain):
     handles = {name: jobs.return_code.send(name) for name in jobs.TEXTS}
 

@@ -53,6 +53,7 @@ def test_a_process_forked_by_a_body_has_the_default_signal_handlers(worker):
     assert jobs.handlers_in_a_child.send().value(timeout=40) == ["SIG_DFL", "default_int_handler"]
 
 
+@pytest.mark.slow
 @DRAINS
 def test_a_process_forked_by_a_body_of_a_drain_has_the_handlers_from_before_the_worker(manage, command):
     handle = jobs.handlers_in_a_child.send()

@@ -102,6 +102,7 @@ def test_a_failover_to_a_synchronous_replica_loses_no_acknowledged_send(servers,
     assert load.acknowledged <= stored
 
 
+@pytest.mark.nightly
 def test_senders_and_workers_wait_while_the_primary_is_cut_off_from_its_replicas(servers, load):
     for replica in servers.replicas:
         replica.lag()

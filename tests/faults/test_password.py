@@ -59,6 +59,7 @@ def attempts(handle):
     return list(TaskAttempt.objects.filter(task=handle.id).order_by("pk").values_list("attempt", "outcome"))
 
 
+@pytest.mark.nightly
 def test_workers_wait_while_their_password_is_wrong(role, start, effects_file, gate):
     options = ["horsies_worker", "--threads", "4", "--no-reaper"]
     workers = [start(*options, DATABASE_URL=role.url("old"), **RECOVERY) for _ in range(2)]

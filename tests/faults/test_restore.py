@@ -35,6 +35,7 @@ def ends(handle):
     return list(TaskAttempt.objects.filter(task=handle.id).order_by("pk").values_list("attempt", "outcome"))
 
 
+@pytest.mark.nightly
 def test_a_restore_to_a_point_in_time_under_running_workers_has_the_documented_effects(
     own_cluster, backup, proxy, start, effects_file, tmp_path
 ):

@@ -82,6 +82,7 @@ def test_a_longer_wait_does_not_delay_shorter_ones_on_a_frozen_server(own_cluste
     assert list(got)[-1] == 4
 
 
+@pytest.mark.nightly
 def test_another_connection_answers_while_that_of_the_waiters_hangs(own_cluster):
     waiting, ended = tasks.noop.send_many([{}, {}])
     ended.cancel()

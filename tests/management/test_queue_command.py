@@ -44,6 +44,7 @@ def test_options_of_a_queue_are_set_one_by_one_and_reset_to_the_settings():
     assert Queue.objects.get(name="emails").max_concurrency is None
 
 
+@pytest.mark.slow
 def test_a_retention_is_set_by_state_and_reset_as_a_whole():
     run("set", "emails", "--retention", "completed=2d,failed=forever,cancelled=0")
     run("set", "emails", "--retention", "1d")
@@ -58,6 +59,7 @@ def test_a_retention_is_set_by_state_and_reset_as_a_whole():
     assert (row.retention, row.retention_by_state) == (None, None)
 
 
+@pytest.mark.slow
 def test_the_queue_list_shows_options_from_rows_and_settings(settings):
     queues = {"reports": {"max_concurrency": 2, "weight": 3}, "default": {}}
     settings.TASKS = {
@@ -96,6 +98,7 @@ def test_the_queue_list_shows_options_from_rows_and_settings(settings):
     }
 
 
+@pytest.mark.slow
 def test_the_queue_list_shows_due_tasks_and_the_latency_even_of_a_queue_without_row_or_settings(monkeypatch):
     monkeypatch.setattr(depths, "MAX_COUNTED", 3)
     tasks.noop.with_options(queue_name="new").send_many({} for _ in range(5))

@@ -61,6 +61,7 @@ def test_list_shows_the_tasks_of_a_state(task, state):
     assert "  tests.jobs.tasks.noop  " in rows[0]
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_list_and_show_print_the_fingerprint_and_actions_filter_by_it(task):
     made = make("failed", fingerprint="0123456789ab", error_code="X")
@@ -119,6 +120,7 @@ def test_filters_narrow_a_list(task):
         assert out.split() == [str(wanted.pk)]
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_list_and_show_print_no_sensitive_value(task):
     handle = tasks.echo.send("open", password="secret")
@@ -142,6 +144,7 @@ def test_show_cuts_long_values_and_prints_them_whole_as_json(task):
     assert json.loads(whole)["payload"]["args"] == ["x" * 100_000]
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_show_prints_each_task_and_reports_missing_ones(task, drain):
     handle, waiting, gone = tasks.fail.send("no luck"), tasks.add.schedule(3_600, 1), uuid4()
@@ -426,6 +429,7 @@ def test_show_prints_steps_and_waits_without_their_results(task):
     assert "result" not in shown["steps"][0]
 
 
+@pytest.mark.slow
 def test_show_prints_the_last_steps_and_how_many_there_are(task):
     handle = step_jobs.many.send(120)
     drain()

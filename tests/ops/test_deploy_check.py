@@ -121,6 +121,7 @@ def test_values_of_arguments_are_not_printed():
     assert "secret" not in "".join(broken())
 
 
+@pytest.mark.slow
 def test_a_queue_that_no_backend_has_would_break(settings):
     row = make("pending", queue_name="bulk")
     make("scheduled", queue_name="bulk")
@@ -357,6 +358,7 @@ def test_a_node_in_flight_that_this_code_can_not_run_would_break(settings, node_
     assert found.endswith(f"(1 row, e.g. {handle.id} {node_id})")
 
 
+@pytest.mark.slow
 def test_nodes_whose_tasks_wait_or_run_are_checked(drain):
     Workflow("work", [tasks.add.node(node_id="sent")(a=1)]).start()
     assert Task.objects.count() == 1
@@ -369,6 +371,7 @@ def test_nodes_whose_tasks_wait_or_run_are_checked(drain):
     assert broken() == []
 
 
+@pytest.mark.slow
 def test_the_calls_of_a_map_that_has_begun_are_nodes_of_their_own(drain):
     source = bodies.echo.node(node_id="source")(value=[1, 2, 3])
     each = bodies.flaky_item.map(over=source, param="item", kwargs={"key": "k"}, node_id="each")

@@ -110,6 +110,7 @@ def test_workers_that_are_alive_and_may_claim_are_counted():
     )
 
 
+@pytest.mark.slow
 def test_failures_are_checked_as_a_share_or_a_number_of_the_attempts_in_the_window(drain):
     assert check("failed=0%/10m", "failed=0/10m") == [True, True]
     assert words("failed=0%/10m") == "ok failed=0%/10m: no attempt counted in 10 min (at most 0 %)"
@@ -129,6 +130,7 @@ def test_failures_are_checked_as_a_share_or_a_number_of_the_attempts_in_the_wind
     )
 
 
+@pytest.mark.slow
 def test_failures_are_unknown_and_the_check_fails_while_no_attempt_of_the_window_is_counted(drain):
     tasks.fail.send()
     drain()

@@ -39,6 +39,7 @@ def drain():
         testing.drain(retries=True)
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_kept():
     handle = jobs.logs.send("ERROR")
 
@@ -60,6 +61,7 @@ def test_records_are_kept_with_their_level_and_logger(keep_logs):
     assert chunk.data == {"level": "INFO", "logger": "shop.reports", "message": "a info for you"}
 
 
+@pytest.mark.slow
 def test_records_below_the_level_are_not_kept(keep_logs):
     keep_logs(level="WARNING")
     low, high = jobs.logs.send("INFO"), jobs.logs.send("ERROR")
@@ -70,6 +72,7 @@ def test_records_below_the_level_are_not_kept(keep_logs):
     assert messages(high) == ["a error for you"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loggers", "count"), [(["shop"], 1), (["shop.reports"], 1), (["sho"], 0), (["shop.reports.pdf", "billing"], 0)]
 )
@@ -82,6 +85,7 @@ def test_a_filter_names_loggers_and_those_below_them(keep_logs, loggers, count):
     assert len(messages(handle)) == count
 
 
+@pytest.mark.slow
 def test_the_log_of_a_coroutine_has_what_its_children_and_threads_log(keep_logs):
     keep_logs()
     handle = jobs.logs_everywhere.send()
@@ -107,6 +111,7 @@ def test_what_other_threads_and_other_tasks_log_is_not_kept(keep_logs, send_scri
     assert messages(handle) == ["of the body"]
 
 
+@pytest.mark.slow
 def test_a_traceback_is_part_of_the_message(keep_logs, send_script):
     keep_logs()
 
@@ -124,6 +129,7 @@ def test_a_traceback_is_part_of_the_message(keep_logs, send_script):
     assert message.endswith("ValueError: odd")
 
 
+@pytest.mark.slow
 def test_a_record_with_wrong_arguments_does_not_reach_the_body(keep_logs, send_script, capsys):
     keep_logs()
 
@@ -138,6 +144,7 @@ def test_a_record_with_wrong_arguments_does_not_reach_the_body(keep_logs, send_s
     assert messages(handle) == ["goes on"]
 
 
+@pytest.mark.slow
 def test_texts_that_no_database_takes_are_escaped(keep_logs, send_script):
     keep_logs()
     handle = send_script(lambda context: logging.getLogger("shop").error("a\0b%sc", chr(0xD800)))
@@ -146,6 +153,7 @@ def test_texts_that_no_database_takes_are_escaped(keep_logs, send_script):
     assert messages(handle) == ["a\\x00b\\ud800c"]
 
 
+@pytest.mark.slow
 def test_a_long_log_is_cut_with_a_note_and_output_goes_on(keep_logs, send_script):
     keep_logs(max_bytes=1_024)
 
@@ -163,6 +171,7 @@ def test_a_long_log_is_cut_with_a_note_and_output_goes_on(keep_logs, send_script
     assert (last.kind, last.data) == ("output", "the result")
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_keeps_its_log(keep_logs):
     keep_logs()
     handle = jobs.fails_and_logs.send()
@@ -173,6 +182,7 @@ def test_a_failed_attempt_keeps_its_log(keep_logs):
     assert messages(handle) == ["about to fail"]
 
 
+@pytest.mark.slow
 def test_warnings_reach_the_terminal_as_without_the_option(keep_logs, capfd):
     keep_logs()
     jobs.logs.send("WARNING")
@@ -195,6 +205,7 @@ def test_warnings_reach_the_terminal_whatever_level_is_kept(keep_logs, capfd, le
     assert messages(handle) == []
 
 
+@pytest.mark.slow
 def test_a_project_may_have_no_handler_of_last_resort(keep_logs, monkeypatch):
     keep_logs()
     monkeypatch.setattr(logging, "lastResort", None)

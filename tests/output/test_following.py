@@ -51,6 +51,7 @@ def test_a_reader_of_a_task_that_has_ended_gets_all_and_stops():
     assert run(collect(handle, 2_500)) == []
 
 
+@pytest.mark.slow
 def test_a_reader_gets_past_a_long_gap_where_the_database_has_refused_chunks():
     handle = jobs.writes.send(list(range(400)))
     drain()

@@ -29,6 +29,7 @@ def output(capsys):
     return run
 
 
+@pytest.mark.slow
 def test_it_prints_texts_json_and_log_lines(output, keep_logs):
     keep_logs()
     handle, logged = jobs.writes.send(["a line\n", {"é": [1]}, "last"]), jobs.logs.send()

@@ -65,6 +65,7 @@ def test_a_task_that_does_not_exist_has_no_output():
     assert TaskHandle("00000000-0000-7000-8000-000000000000").output() == []
 
 
+@pytest.mark.slow
 def test_a_failed_body_keeps_what_it_has_written(run_script):
     def body(context):
         context.write("before")
@@ -85,6 +86,7 @@ def test_a_transaction_that_is_rolled_back_takes_no_output_with_it():
     assert data(handle) == ["kept"]
 
 
+@pytest.mark.slow
 def test_attempts_are_apart_and_the_sequence_goes_on(run_script):
     def body(context):
         context.write(f"attempt {context.attempt}")
@@ -118,6 +120,7 @@ class _NoJson:
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chunk", "error"),
     [(_NoJson(), TypeError), (float("nan"), ValueError), ("a\0b", ValueError), ("\ud800", ValueError)],
@@ -135,6 +138,7 @@ def test_a_chunk_that_is_no_json_is_refused_at_the_call(run_script, chunk, error
     assert data(handle) == ["goes on"]
 
 
+@pytest.mark.slow
 def test_write_is_a_checkpoint(run_script):
     def body(context):
         Task.objects.filter(pk=context.run.task_id).cancel(include_running=True)
@@ -174,6 +178,7 @@ def test_a_chunk_counts_the_bytes_of_its_row(options):
     assert data(handle) == [""] * 10 + ["[cut: more than 1,024 bytes]"]
 
 
+@pytest.mark.slow
 def test_the_limit_is_of_each_run(options, run_script):
     options(max_output_bytes=1_024)
 
@@ -187,6 +192,7 @@ def test_the_limit_is_of_each_run(options, run_script):
     assert data(handle) == ["x" * 924] * 2
 
 
+@pytest.mark.slow
 def test_what_a_thread_writes_after_the_body_is_lost(run_script):
     contexts = []
 

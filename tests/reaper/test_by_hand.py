@@ -61,6 +61,8 @@ def test_a_pass_reports_a_count_for_each_duty_even_if_it_is_disabled(settings, c
     assert f"{duty}: 1" in reap(capsys)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_running_reaper_logs_what_it_did(manage):
     WORK["recovered stale runs"](1)
     process = manage("horsies_reaper", "--interval", "0.5")
@@ -95,6 +97,8 @@ def test_a_body_that_returns_worker_crashed_is_distinguishable_from_a_crash(drai
     assert Task.objects.get(pk=crashed.pk).attempts.get().outcome == "WORKER_FAILURE"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_unique_keys_leave_no_rows_once_their_tasks_are_deleted(drain, capsys):
     unique = tasks.noop.with_options
     for number in range(30):

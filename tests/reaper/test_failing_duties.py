@@ -21,6 +21,8 @@ def reap():
     return {report.duty: report for report in run_pass(task_backends["default"].config)}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("duty", WORK)
 def test_a_row_that_refuses_changes_stops_no_other_row_or_duty(poison, caplog, duty):
     rows = WORK[duty](5)
@@ -36,6 +38,8 @@ def test_a_row_that_refuses_changes_stops_no_other_row_or_duty(poison, caplog, d
     assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_limit_whose_task_refuses_changes_stops_no_other_limit(poison, caplog):
     blocked = {}
     for user in ("a", "b"):
@@ -140,6 +144,8 @@ def test_a_stale_run_with_a_damaged_policy_is_not_retried(caplog):
     assert "damaged retry policy ignored" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_failed_duty_is_reported_and_retried_in_the_next_pass(capsys):
     WORK["requeued stale claims"](1)
     WORK["expired overdue tasks"](1)

@@ -71,6 +71,8 @@ def renewals(limit):
     return seen
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_reaper_rests_between_two_passes():
     passes = []
 

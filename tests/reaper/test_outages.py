@@ -84,6 +84,8 @@ def test_an_outage_noted_by_another_reaper_at_the_same_moment_counts():
     assert statuses() == {TaskStatus.RUNNING}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_probe_does_not_count_as_a_reaper_pass():
     abandoned(1, TaskStatus.RUNNING)
 
@@ -114,6 +116,8 @@ def test_tasks_of_dead_workers_are_recovered_after_the_outage_grace(since):
     assert statuses() == {TaskStatus.FAILED}
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_connection_lost_during_a_pass_counts_as_an_outage():
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no connection to lose")
@@ -151,6 +155,8 @@ def test_a_reaper_connects_anew_after_its_server_became_read_only():
     assert passes
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_hanging_probe_of_another_reaper_counts_as_an_outage():
     abandoned(1, TaskStatus.RUNNING)
     set_lease(probing_since=ago(NOTICED))

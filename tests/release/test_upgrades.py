@@ -137,6 +137,7 @@ def test_each_code_runs_what_the_other_has_sent(releases, sender):
     assert sending.evaluate(RESULTS) == ENDED
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_new_code_refuses_the_old_schema_in_one_line_until_it_is_migrated(releases):
     old, later = releases

@@ -91,6 +91,7 @@ def test_a_schedule_can_start_a_workflow(scheduler):
     assert Task.objects.get().kwargs == {"day": "monday"}
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("policy", "most", "count"), [("latest", 100, 1), ("all", 100, 73), ("all", 5, 5), ("none", 100, 0)]
@@ -244,6 +245,7 @@ def test_overlap_cancel_previous_cancels_the_previous_run(scheduler):
     assert sorted(Task.objects.values_list("status", flat=True)) == ["CANCELLED", "CANCELLED", "PENDING"]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 @pytest.mark.parametrize("target", [{"task_name": REPORT}, {"workflow_name": "tests.schedules.import"}])
 def test_run_now_does_not_hide_earlier_live_runs_from_the_overlap_check(scheduler, target):
@@ -282,6 +284,7 @@ def test_run_now_and_the_scheduler_lock_rows_in_the_same_order(scheduler):
     assert Task.objects.count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_overlap_rules_apply_to_workflows(scheduler):
     row = Schedule.objects.create(

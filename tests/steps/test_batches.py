@@ -105,6 +105,8 @@ def test_leaving_a_turn_by_break_or_continue_commits_it(items):
     assert counts() == [1, 1, 1, 1, 1, 1, 0]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_loop_that_the_body_has_left_is_over_in_later_runs(items):
     handle = jobs.stops_after_a_turn.send(fails_between=False)
 
@@ -172,6 +174,8 @@ def test_each_loop_of_a_body_goes_through_all_rows(items):
     assert list(rows) == [(1, "COMPLETED", 0), (2, "COMPLETED", 7), (3, "COMPLETED", 7)]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_loop_that_the_body_has_left_is_over_although_the_next_record_is_made_in_a_later_handler(items, run_script):
     def body(context):
         for turn in context.batches(Item.objects.all(), size=2):
@@ -287,6 +291,8 @@ def test_a_total_is_estimated_at_the_first_turn(items):
     assert (progress["done"], progress["total"]) == (2, 7)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_task_without_time_for_another_turn_goes_on_with_a_fresh_limit(items, monkeypatch):
     clock = time.monotonic
     passed = [0.0]

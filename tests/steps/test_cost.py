@@ -23,6 +23,8 @@ def fresh_connection():
     connection.close()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_later_run_reads_all_records_in_one_statement():
     handle = cost_jobs.steps_in_two_runs.send(4, 9)
 

@@ -32,6 +32,8 @@ def test_a_waiting_task_is_no_scheduled_task():
     assert not Task.objects.awaiting().exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_event_ends_the_wait_whether_it_comes_before_or_during_it():
     early, late = event_jobs.waits.send(), event_jobs.waits.send()
     assert early.send_event("approved", {"by": "ann"})
@@ -146,6 +148,8 @@ def test_a_payload_that_cannot_be_stored_keeps_all_tasks_from_their_events():
     assert not TaskStep.objects.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_payload_has_the_type_tags_of_its_task_whatever_the_serializer_is_now(settings):
     plain = event_jobs.waits.send()
     options = settings.TASKS["default"]["OPTIONS"]

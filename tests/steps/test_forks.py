@@ -58,6 +58,8 @@ def test_a_fork_keeps_the_records_before_a_step_and_repeats_the_rest():
     assert [info.name for info in fork.steps()] == ["first", "second"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_fork_without_a_step_repeats_all_with_other_arguments():
     handle = event_jobs.two_keys.send("first", second="second")
     run_due()
@@ -69,6 +71,8 @@ def test_a_fork_without_a_step_repeats_all_with_other_arguments():
     assert entries() == ["first", "second", "other", "second"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_failure_at_the_end_of_a_fork_is_tried_again():
     handle = jobs.patient.send(0)
     run_due()

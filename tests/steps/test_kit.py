@@ -138,6 +138,8 @@ def test_time_travel_and_a_scheduled_drain_end_a_time_out(run_script):
     assert later.value(0) == "too late"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_a_scheduled_drain_leaves_a_wait_without_a_time_out(run_script):
     handle = run_script(lambda context: context.wait_event("approved"))
@@ -174,6 +176,8 @@ def test_the_assertion_says_what_the_task_waits_for_instead(run_script):
 # Other ways to run.
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db
 def test_a_send_that_runs_at_once_waits_until_a_drain(send_script, entries):
     with immediate():

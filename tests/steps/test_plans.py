@@ -46,6 +46,7 @@ def waiting():
         cursor.execute("ANALYZE horsies_tasks, horsies_task_steps, horsies_workflows")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("waiting")
 def test_the_reaper_reads_only_the_events_that_ended_a_wait():

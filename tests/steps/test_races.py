@@ -74,6 +74,8 @@ def test_an_event_that_comes_while_the_run_suspends_is_not_lost():
     assert handle.value(0) == "in between"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_body_that_waits_for_the_transaction_of_a_sender_keeps_nobody_from_its_task(late):
     handle = event_jobs.waits.send(name="other")
     with transaction.atomic():
@@ -161,6 +163,8 @@ def test_an_operator_s_retry_leaves_a_sleeping_task_alone_and_keeps_what_a_cance
     assert entries() == ["before", "after"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_wake_skips_a_locked_row_and_the_reaper_delivers_the_event():
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks no rows")

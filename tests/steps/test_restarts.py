@@ -67,6 +67,8 @@ def test_the_arguments_of_a_restart_win_over_the_calls_of_a_group():
     assert handle.value(0) == [{"value": 3}]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_pause_after_a_restart_keeps_the_arguments(entries):
     with Batch("restarts") as batch:
         batch.add(jobs.restarts_while_paused, batch_id=str(batch.id))

@@ -116,6 +116,8 @@ def test_steps_of_one_name_are_numbered_at_the_call_and_not_at_the_first_await(r
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_outside_the_body_s_own_asyncio_task_a_name_is_used_once(run_script):
     async def body(context):
         async def child(name):
@@ -180,6 +182,8 @@ def test_a_wait_in_another_thread_or_asyncio_task_is_refused(run_script):
         assert "in another thread or asyncio task" in handle.value(0)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_key_is_that_of_the_next_step_of_its_name_in_each_run(run_script):
     seen = []
 
@@ -201,6 +205,8 @@ def test_a_key_is_that_of_the_next_step_of_its_name_in_each_run(run_script):
 # Values.
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_value_is_what_later_runs_get_from_the_first_run_on(run_script):
     seen = []
 
@@ -232,6 +238,8 @@ def test_typed_values_are_equal_live_and_on_replay(run_script, settings):
     assert seen == [value, value]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, float("nan")])
 def test_a_value_that_cannot_be_stored_fails_the_step(run_script, value):
     error = error_of(run_script(lambda context: context.step("odd", lambda: value)))
@@ -266,6 +274,8 @@ def test_the_error_of_a_value_that_cannot_be_stored_does_not_quote_the_value(run
 # Failures.
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_step_failed_has_its_cause_live_and_class_message_and_code_on_replay(run_script, entries):
     causes, errors = [], []
 
@@ -374,6 +384,8 @@ def test_a_step_may_discard_its_task(run_script):
     assert not TaskStep.objects.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_coroutine_step_that_exceeds_its_timeout_fails(run_script):
     async def body(context):
         try:
@@ -385,6 +397,8 @@ def test_a_coroutine_step_that_exceeds_its_timeout_fails(run_script):
     assert TaskStep.objects.get().status == "FAILED"
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_an_outage_while_a_step_is_recorded_is_not_its_failure(run_script, entries):
     """The task runs again, and no attempt of its policy is used up."""
 
@@ -410,6 +424,8 @@ def test_an_outage_while_a_step_is_recorded_is_not_its_failure(run_script, entri
     assert TaskAttempt.objects.count() == 2
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db(transaction=True)
 def test_a_connection_that_was_lost_during_a_long_step_is_replaced_before_the_record(run_script, entries, monkeypatch):
     if connection.vendor == "sqlite":
@@ -700,6 +716,8 @@ def test_middleware_sees_a_suspension_as_a_snooze(run_script, settings):
     assert scripts.outcomes == ["snoozed"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_asyncio_tasks_with_steps_are_cancelled_and_awaited_before_the_task_waits(run_script):
     log = []
 
@@ -726,6 +744,8 @@ def test_asyncio_tasks_with_steps_are_cancelled_and_awaited_before_the_task_wait
     assert list(TaskStep.objects.values_list("name", flat=True)) == ["sleep"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_step_mismatch_is_never_retried_by_a_policy_for_every_error(run_script, entries):
     names = iter(["first", "second", "third"])
 

@@ -12,6 +12,8 @@ from tests.steps import jobs
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("fail_after", [0, 1, 2])
 def test_a_retry_goes_on_after_the_last_kept_step(fail_after):
     handle = jobs.three_steps.send(fail_after)
@@ -101,6 +103,8 @@ def test_a_sleep_gives_up_the_slot_and_ends_once():
     assert not TaskAttempt.objects.exclude(outcome="COMPLETED").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_restart_drops_the_records_and_keeps_the_id():
     handle = jobs.restarts.send(2)
 

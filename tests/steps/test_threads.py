@@ -49,6 +49,8 @@ def test_the_key_of_another_step_is_refused_inside_a_step_and_a_loop(run_script,
     assert "key('charge') was called inside" in run_script(body).get(0).err_value.message
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_steps_of_other_threads_that_were_kept_end_no_run(run_script, entries):
     def body(context):
         calls = [partial(context.step, name, note, name) for name in "abc"]

@@ -236,6 +236,8 @@ def test_a_node_that_sleeps_goes_on_sleeping_when_its_workflow_is_resumed():
     assert entries() == ["before", "after"]
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_cancelling_a_workflow_ends_its_waiting_tasks():
     batch, call = waiting_batch()
 

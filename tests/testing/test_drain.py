@@ -57,6 +57,7 @@ class DrainCases:
 
         assert keys() == ["drained", "next", "run", "at once"]
 
+    @pytest.mark.slow
     def test_what_bodies_receivers_and_callbacks_send_runs_too(self):
         def send_another(task_result, **_):
             if task_result.task.module_path.endswith("send_more"):
@@ -215,6 +216,7 @@ class DrainCases:
         assert threads == [threading.current_thread()]
         assert not Worker.objects.exists()
 
+    @pytest.mark.slow
     def test_a_task_that_sends_itself_for_ever_ends_the_drain(self):
         jobs.send_itself.send()
 

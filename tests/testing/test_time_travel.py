@@ -71,6 +71,7 @@ class TravelCases:
         assert late.status() == TaskStatus.EXPIRED
         assert once.id != again.id
 
+    @pytest.mark.slow
     def test_a_task_is_deleted_when_its_retention_is_over(self):
         handle = jobs.kept_three_days.send()
         drain()

@@ -289,6 +289,7 @@ def test_a_claim_does_not_scan_a_queue_paused_during_a_drain(queues):
     assert after.buffers - before.buffers <= 2 * typical(drain.costs[:4]).buffers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queues", [["default"], ["default", "emails"]], ids=["one queue", "several queues"])
 def test_a_claim_skips_locked_rows_at_the_head(queues):
     if not is_postgres():
@@ -310,6 +311,7 @@ def test_a_claim_skips_locked_rows_at_the_head(queues):
     assert not {claimed.task_id for claimed in drain.claims} & set(head)
 
 
+@pytest.mark.slow
 def test_tasks_of_several_queues_are_claimed_in_one_order():
     """priority ↓, enqueued_at ↑, id ↑, over all of them."""
     rng = Random(7)

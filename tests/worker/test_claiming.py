@@ -137,6 +137,8 @@ def test_tasks_of_a_paused_queue_wait_until_it_is_resumed(drain):
     assert other.status() == emails.status() == TaskStatus.COMPLETED
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_more_queues_than_one_claim_covers_are_drained_most_urgent_first(drain):
     for number in range(3 * MAX_QUEUES):
         tasks.noop.using(queue_name=f"queue-{number:02d}").send_many([{}] * 2)

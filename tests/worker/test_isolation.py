@@ -31,6 +31,8 @@ def test_context_variables_language_and_time_zone_do_not_leak_to_the_next_body(d
 class InsideATestCase(TestCase):
     """Bodies run in the thread of the test."""
 
+    @pytest.mark.slow
+    @pytest.mark.sqlite
     def test_a_drain_runs_bodies_in_the_callers_language_and_restores_it(self):
         with translation.override("fr"):
             expected = jobs.found()

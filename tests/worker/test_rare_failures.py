@@ -192,6 +192,7 @@ def test_an_asyncio_task_that_raises_system_exit_does_not_end_the_event_loop(wor
     assert process.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_bodys_subprocess_does_not_read_the_supervisors_commands(worker):
     process = worker()
 

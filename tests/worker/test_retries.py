@@ -53,6 +53,7 @@ def test_a_task_that_has_ended_after_a_retry_shows_no_time_of_the_next_one(drain
     assert ended == {TaskStatus.COMPLETED: None, TaskStatus.CANCELLED: None, TaskStatus.EXPIRED: None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [TaskStatus.PENDING, TaskStatus.CLAIMED])
 def test_a_task_that_expires_before_its_retry_reports_its_last_error(drain, status):
     policy = RetryPolicy.fixed([60], auto_retry_for=["*"], jitter=False)

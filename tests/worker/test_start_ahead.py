@@ -42,6 +42,7 @@ def test_one_thread_claims_many_short_tasks_at_once(manage, tmp_path):
     assert statements(tally) / MANY < 1
 
 
+@pytest.mark.slow
 def test_start_ahead_0_starts_at_most_one_task_for_each_slot(manage, tmp_path):
     tasks.noop.send_many({} for _ in range(50))
     tally = tmp_path / "statements"

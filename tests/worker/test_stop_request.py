@@ -92,6 +92,7 @@ def test_a_runner_that_dies_after_a_stop_request_is_not_replaced(worker, gate):
     assert handle.status() == TaskStatus.FAILED
 
 
+@pytest.mark.slow
 def test_a_runner_that_gets_sigterm_after_a_stop_request_is_not_replaced(worker, gate):
     process = worker("--threads", "1", TEST_HEARTBEAT_MS="500", TEST_STALE_MS="60000")
     handle, pid = send_hold(gate)
@@ -119,6 +120,7 @@ def test_sigterm_after_a_stop_request_applies_the_shutdown_timeout(worker, gate)
     assert handle.get(0).err.error_code == "WORKER_CRASHED"
 
 
+@pytest.mark.slow
 def test_an_idle_runner_stops_at_once(worker):
     process = worker()
 

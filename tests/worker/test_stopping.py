@@ -76,6 +76,7 @@ def test_a_second_sigterm_stops_the_worker_at_once(worker, gate):
     assert handle.status() == TaskStatus.FAILED
 
 
+@pytest.mark.slow
 def test_a_worker_that_gets_sighup_stops_as_on_sigterm(worker, gate):
     process = worker()
     handle, _ = send_hold(gate)
@@ -88,6 +89,7 @@ def test_a_worker_that_gets_sighup_stops_as_on_sigterm(worker, gate):
     assert handle.status() == TaskStatus.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_worker_that_gets_sigquit_stops_at_once(worker, gate):
     process = worker("--shutdown-timeout", "60")
     handle, _ = send_hold(gate)

@@ -278,6 +278,7 @@ def poll_statements():
     return statements
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_poll_reads_only_the_first_rows_of_two_indexes(deep_queue):
     if not is_postgres():

@@ -18,6 +18,7 @@ from tests.workflows import bodies
 from tests.workflows.runs import end_without_notifying, inconsistencies, open_tasks, states, times
 
 
+@pytest.mark.slow
 def test_a_repair_of_a_paused_workflow_leaves_its_tasks_held_back(drain):
     held = bodies.flaky.node(node_id="held", priority=1)(key="held")
     handle = Workflow("paused", [held, bodies.echo.node(node_id="running", priority=2)()]).start()

@@ -35,6 +35,7 @@ def test_a_node_runs_as_its_conditions_say(drain, conditions, runs):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [5, 50])
 def test_conditions_choose_one_of_two_branches(drain, number):
     first = bodies.echo.node(node_id="first")(value=number)
@@ -105,6 +106,7 @@ def test_a_node_does_not_start_if_its_condition_cancels_the_workflow(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_the_cancel_of_another_workflow_does_not_keep_a_node_with_a_condition_from_starting(drain):
     Workflow("cancelled", {"one": bodies.echo.node()()}).start().cancel()
 
@@ -113,6 +115,7 @@ def test_the_cancel_of_another_workflow_does_not_keep_a_node_with_a_condition_fr
     assert (str(handle.status()), states(handle)) == ("COMPLETED", {"one": "COMPLETED"})
 
 
+@pytest.mark.slow
 def test_a_map_is_skipped_if_a_condition_skips_its_source(drain):
     items = bodies.echo.node(node_id="items", run_when=bodies.no)(value=[1])
     each = bodies.echo.map(over=items, node_id="each")

@@ -127,6 +127,7 @@ def test_a_pause_withdraws_a_task_that_waits_for_its_retry(drain):
     assert times("again") == 2
 
 
+@pytest.mark.slow
 def test_a_resume_evaluates_joins(drain):
     stop = bodies.stop.node(node_id="stop")(action="pause")
     bad = bodies.fail.node(node_id="bad")()
@@ -155,6 +156,7 @@ def test_a_resume_evaluates_joins(drain):
     }
 
 
+@pytest.mark.slow
 def test_an_event_node_starts_once_if_more_dependencies_end_at_resume(transactional_db):
     good, bad = bodies.echo.node(node_id="good")(), bodies.fail.node(node_id="bad")()
     skipped = bodies.echo.node(node_id="skipped", waits_for=[bad])()
@@ -216,6 +218,7 @@ def test_a_completed_workflow_stays_completed(drain, action):
 # Cancel.
 
 
+@pytest.mark.slow
 def test_a_cancel_skips_nodes_that_have_not_started(drain):
     handle = Workflow("cancel", chain()).start()
     step()
@@ -379,6 +382,7 @@ def test_a_retry_keeps_a_node_that_its_condition_has_skipped(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_node_whose_body_fails_with_the_code_of_a_condition_can_be_retried(drain):
     handle = start_and_drain(Workflow("retry", {"bad": bodies.fail.node()(code="CONDITION_NOT_MET")}), drain)
 
@@ -595,6 +599,7 @@ def test_a_failed_attempt_is_not_retried_after_a_cancel(drain):
     assert times("one") == 2
 
 
+@pytest.mark.slow
 def test_an_item_of_a_map_can_cancel_its_workflow(drain):
     items = bodies.echo.node(node_id="items")(value=["cancel", "status", "status"])
     each = bodies.stop.map(over=items, param="action", node_id="each")

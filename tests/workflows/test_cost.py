@@ -165,6 +165,7 @@ def test_starting_300_nodes_costs_as_many_statements_as_starting_one():
     assert first_end(fan_out(300)) == first_end(fan_out(1))
 
 
+@pytest.mark.slow
 def test_starting_a_map_costs_as_many_statements_for_900_items_as_for_10():
     def mapped(count):
         items = bodies.echo.node(queue_name="first")(value=list(range(count)))

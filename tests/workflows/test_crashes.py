@@ -40,6 +40,7 @@ def nodes(**options):
     return [first, bodies.echo.node(node_id="after", waits_for=[first])()]
 
 
+@pytest.mark.slow
 def test_a_node_whose_worker_dies_fails(drain):
     handle = Workflow("crash", nodes()).start()
     assert len(claim_as_dead_worker()) == 1
@@ -52,6 +53,7 @@ def test_a_node_whose_worker_dies_fails(drain):
     assert inconsistencies(handle) == []
 
 
+@pytest.mark.slow
 def test_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
@@ -129,6 +131,7 @@ def test_the_retry_policy_of_a_subworkflow_decides_if_it_is_built_again(drain):
     assert codes(handle) == {"leaf": "WORKER_CRASHED"}
 
 
+@pytest.mark.slow
 def test_a_condition_is_evaluated_again_after_its_worker_dies(drain):
     handle = Workflow("crash", {"one": bodies.flaky.node(run_when=bodies.yes)(key="one")}).start()
     claim_as_dead_worker()
@@ -252,6 +255,7 @@ def test_repair_finds_a_failure_that_the_workflow_row_lacks(drain):
     assert handle.get(timeout=0).err.error_code == "NO"
 
 
+@pytest.mark.slow
 def test_repair_fails_a_workflow_without_nodes(drain):
     handle = Workflow("stuck", {"one": bodies.echo.node()()}).start()
     WorkflowTask.objects.all().delete()
@@ -333,6 +337,7 @@ def test_repair_ends_a_node_of_a_stopped_workflow_whose_task_has_ended(drain, ac
     assert str(handle.status()) == ("PAUSED" if action == "pause" else "CANCELLED")
 
 
+@pytest.mark.slow
 def test_repair_leaves_healthy_workflows_alone(drain):
     handle = Workflow("healthy", {"one": bodies.echo.node()(), "leaf": bodies.Waiting.node()()}).start()
     paused = Workflow("healthy", diamond()).start()

@@ -28,6 +28,7 @@ def is_acyclic(waits_for, without=frozenset()):
     return not remaining
 
 
+@pytest.mark.slow
 @given(graphs())
 @NO_DEADLINE
 def test_dependents_of_inverts_the_dependencies(waits_for):

@@ -199,6 +199,7 @@ def test_callers_are_notified_if_repair_fails_a_damaged_workflow(listener):
     wait_until(lambda: is_notified(listener, handle))
 
 
+@pytest.mark.slow
 def test_one_notification_covers_a_tree_of_workflows(listener, drain):
     handle = start_and_drain(Workflow("tree", {"sub": bodies.Waiting.node()(), "held": bodies.Held.node()()}), drain)
     listener.receive(0)
@@ -629,6 +630,7 @@ def test_a_subworkflow_whose_unique_key_is_taken_names_the_holder(drain):
     assert handle.get(0).ok == "then"
 
 
+@pytest.mark.slow
 def test_one_of_two_subworkflows_with_the_same_unique_key_fails(drain):
     handle = start_and_drain(Workflow("outer", {"a": bodies.Held.node()(), "b": bodies.Held.node()()}), drain)
 

@@ -16,6 +16,7 @@ def mapped(items, **kwargs):
     return [source, each, bodies.echo.node(node_id="after")(value=each)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2, 40])
 def test_a_map_returns_its_values_in_order(drain, count):
     items = [2 * number for number in reversed(range(count))]
@@ -28,6 +29,7 @@ def test_a_map_returns_its_values_in_order(drain, count):
     assert all(times(f"item-{item}") == 1 for item in items)
 
 
+@pytest.mark.slow
 def test_a_failed_item_fails_the_map_once_all_items_have_ended(drain):
     handle = start_and_drain(Workflow("map", mapped([0, 1, 2, 3], fails=99)), drain)
 
@@ -114,6 +116,7 @@ def test_map_items_have_their_tasks_retry_policy_and_a_map_counts_in_a_quorum(dr
     assert item.task.max_retries == 3
 
 
+@pytest.mark.slow
 def test_a_condition_can_skip_a_map(drain):
     keys = bodies.echo.node(node_id="keys")(value=["a", "b"])
     each = bodies.echo.map(over=keys, node_id="each", skip_when=bodies.yes)
@@ -157,6 +160,7 @@ def test_maps_with_long_ids_keep_their_items_apart(drain):
     assert all(value(handle, name) == [1, 2] for name in maps)
 
 
+@pytest.mark.slow
 def test_map_items_take_the_options_of_their_map(drain):
     items = bodies.echo.node(node_id="items")(value=[1])
     options = {"queue_name": "slow", "priority": 5, "timeout": 30.0, "metadata": {"a": 1}}

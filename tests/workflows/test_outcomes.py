@@ -40,6 +40,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cases", "error"), CASES)
 def test_a_success_policy_decides_the_status_and_error_of_a_workflow(drain, cases, error):
     policy = SuccessPolicy(
@@ -138,6 +139,7 @@ def test_a_failure_pauses_the_workflow_at_once(drain):
     assert (times("after"), times("last")) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_failure_of_the_last_node_pauses_the_workflow(drain):
     handle = start_and_drain(Workflow("pause", {"bad": bodies.fail.node()()}, on_error=OnError.PAUSE), drain)
 

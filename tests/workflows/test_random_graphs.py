@@ -59,6 +59,7 @@ def test_a_blueprint_has_every_edge_and_argument_source_of_a_random_graph(graph,
         assert node.args_from == {f"r{source}": index_of[source] for source in sources(ways, index, "result")}
 
 
+@pytest.mark.slow
 @given(graphs())
 @NO_DEADLINE
 def test_a_workflow_is_refused_for_a_cycle_if_and_only_if_there_is_one(waits_for):

@@ -152,6 +152,7 @@ def test_a_recursion_that_a_default_argument_ends_is_accepted():
     assert Ends.build_with(more=True).node_ids == ("step", "more")
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_cycle_that_appears_only_in_a_run_fails_at_its_first_node(drain):
     turns: list[str] = []

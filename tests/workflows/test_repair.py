@@ -53,6 +53,7 @@ def chain(**options):
     return Workflow("chain", [first, second], **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "code"), ENDS)
 def test_recovery_ends_a_node_as_its_task_ended(drain, end, code):
     handle = chain().start()
@@ -84,6 +85,7 @@ def test_recovery_counts_the_nodes_that_can_no_longer_start(transactional_db):
     assert states(handle) == {"first": "FAILED", "second": "SKIPPED"}
 
 
+@pytest.mark.slow
 def test_an_unreadable_result_fails_its_own_node_and_not_the_dependent(drain):
     source = bodies.echo.node(node_id="source")()
     taker = bodies.describe_outcome.node(node_id="taker", allow_failed_deps=True)(outcome=source.result)
@@ -140,6 +142,7 @@ def test_a_subworkflow_without_nodes_fails_its_node_and_the_tree_goes_on(drain):
     assert WorkflowHandle(child.pk).get(0).err.error_code == "WORKFLOW_FAILED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", [{"kind": "SUBWORKFLOW"}, {"kind": "MAP"}, {"kind": "EVENT"}, {"ctx_from": [99], "open_ctx": 1}]
 )
@@ -224,6 +227,7 @@ def test_a_failure_that_recovery_finds_pauses_the_workflow(drain):
     assert inconsistencies(paused) == []
 
 
+@pytest.mark.slow
 def test_one_reaper_pass_also_resolves_the_dependents_of_a_repaired_node(drain):
     first = bodies.fail.node(node_id="first")()
     others = [bodies.echo.node(node_id=f"n{number}", waits_for=[first])() for number in range(3)]
@@ -262,6 +266,7 @@ def test_a_workflow_that_cannot_be_repaired_does_not_block_others(drain, caplog)
     assert {str(other.status()) for other in others} == {"COMPLETED"}
 
 
+@pytest.mark.slow
 def test_a_workflow_whose_repair_always_deadlocks_does_not_block_others(transactional_db):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no deadlocks")
@@ -286,6 +291,7 @@ def test_a_workflow_whose_repair_always_deadlocks_does_not_block_others(transact
     assert [root for root, report in reports.items() if report.error] == [first.id]
 
 
+@pytest.mark.slow
 def test_a_lock_timeout_while_a_workflow_fails_ends_the_repair(drain):
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks no rows")

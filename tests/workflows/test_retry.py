@@ -277,6 +277,7 @@ def test_a_workflow_whose_cancelled_nodes_did_not_all_run_again_fails(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
     first = bodies.echo.node(node_id="first")()
     handle = Workflow("cancel", [first, bodies.echo.node(node_id="slow", queue_name="slow")()]).start()
@@ -287,6 +288,7 @@ def test_a_completed_node_of_a_cancelled_workflow_cannot_be_retried(drain):
     assert str(handle.status()) == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_a_retry_completes_a_map_whose_items_have_ended_after_the_cancel(drain):
     items = bodies.echo.node(node_id="items")(value=["cancel"])
     each = bodies.stop.map(over=items, param="action", node_id="each")
@@ -342,6 +344,7 @@ def test_a_retry_removes_a_deadline_that_has_passed(drain):
     assert set(WorkflowRow.objects.values_list("good_until", flat=True)) == {None}
 
 
+@pytest.mark.slow
 def test_a_retry_keeps_a_deadline_that_has_not_passed(drain):
     until = timezone.now() + SOON
     handle = Workflow("soon", {"one": bodies.flaky.node()(key="one", fails=1)}, good_until=until).start()
@@ -429,6 +432,7 @@ def test_a_subworkflow_of_a_running_parent_can_be_retried(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_subworkflow_whose_error_the_parent_has_used_cannot_be_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     rescue = bodies.describe_outcome.node(node_id="rescue", allow_failed_deps=True)(outcome=leaf.result)
@@ -439,6 +443,7 @@ def test_a_subworkflow_whose_error_the_parent_has_used_cannot_be_retried(drain):
     assert str(below.status()) == "FAILED"
 
 
+@pytest.mark.slow
 def test_a_subworkflow_of_a_completed_parent_cannot_be_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     good = bodies.echo.node(node_id="good")()
@@ -450,6 +455,7 @@ def test_a_subworkflow_of_a_completed_parent_cannot_be_retried(drain):
     assert (str(handle.status()), str(below.status())) == ("COMPLETED", "FAILED")
 
 
+@pytest.mark.slow
 def test_a_failure_that_a_completed_subworkflow_allows_is_not_retried(drain):
     nodes = {"lenient": bodies.Lenient.node()(), "approval": wait_for_event("approval")}
     handle = start_and_drain(Workflow("top", nodes), drain)

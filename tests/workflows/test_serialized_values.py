@@ -25,6 +25,7 @@ def _rich(settings):
     settings.TASKS = RICH
 
 
+@pytest.mark.slow
 def test_rich_values_pass_from_node_to_node(drain):
     one, listed = bodies.echo.node()(value=VALUE), bodies.echo.node()(value=[VALUE, 1])
     nodes = {

@@ -200,6 +200,7 @@ def test_a_retried_sleep_or_event_waits_its_full_time_again(drain, wait):
     assert row.task.run_after == row.until
 
 
+@pytest.mark.slow
 def test_a_retried_sleep_keeps_its_given_end_time(drain):
     until = timezone.now() + timedelta(hours=1)
     handle = start_and_drain(Workflow("nap", {"nap": sleep(until)}), drain)

@@ -38,6 +38,7 @@ def test_a_start_is_rolled_back_with_its_transaction(drain):
     assert times("one") == 0
 
 
+@pytest.mark.slow
 def test_a_run_can_be_controlled_in_the_transaction_that_starts_it(drain):
     with transaction.atomic():
         handle = one().start()
@@ -108,6 +109,7 @@ def test_a_handle_is_rebuilt_from_its_id(drain):
     assert (handle.get(timeout=0).ok, value(handle, "one")) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_workflow_can_be_started_many_times(drain):
     workflow = one()
     handles = [workflow.start() for _ in range(5)]

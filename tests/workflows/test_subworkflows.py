@@ -54,6 +54,7 @@ def test_a_subworkflow_can_contain_a_subworkflow(drain):
     assert not any(inconsistencies(one) for one in (handle, below, *children(below)))
 
 
+@pytest.mark.slow
 def test_a_child_is_built_when_its_node_is_ready(drain):
     first = bodies.echo.node(node_id="first", queue_name="slow")()
     leaf = bodies.Leaf.node(node_id="leaf", waits_for=[first])(key="late")
@@ -67,6 +68,7 @@ def test_a_child_is_built_when_its_node_is_ready(drain):
     assert states(handle) == {"first": "COMPLETED", "leaf": "COMPLETED"}
 
 
+@pytest.mark.slow
 def test_a_subworkflow_takes_values_and_returns_its_output(drain):
     first = bodies.echo.node(node_id="first")(value={"a": 1})
     leaf = bodies.Leaf.node(node_id="leaf")(key="fed", value=first)
@@ -76,6 +78,7 @@ def test_a_subworkflow_takes_values_and_returns_its_output(drain):
     assert value(handle, "leaf") == ["fed", {"a": 1}]
 
 
+@pytest.mark.slow
 def test_a_subworkflow_without_an_output_returns_none(drain):
     silent = bodies.Silent.node(node_id="silent")()
     after = bodies.echo.node(node_id="after")(value=silent)
@@ -131,6 +134,7 @@ def test_pause_and_resume_reach_the_children(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_cancel_reaches_the_children(drain):
     handle = start_and_drain(Workflow("top", {"approval": bodies.Waiting.node()()}), drain)
     (below,) = children(handle)
@@ -143,6 +147,7 @@ def test_cancel_reaches_the_children(drain):
     assert not inconsistencies(handle) + inconsistencies(below)
 
 
+@pytest.mark.slow
 def test_a_cancelled_child_fails_its_node(drain):
     sub = bodies.Waiting.node(node_id="sub")()
     after = bodies.echo.node(node_id="after", waits_for=[sub])()
@@ -207,6 +212,7 @@ def ran_on_default(workflow, drain):
     return handle
 
 
+@pytest.mark.slow
 def test_a_child_built_during_a_pause_runs_only_after_the_resume(drain):
     handle = start_stopping("pause")
     drain()
@@ -220,6 +226,7 @@ def test_a_child_built_during_a_pause_runs_only_after_the_resume(drain):
     assert times("stopping pause") == 1
 
 
+@pytest.mark.slow
 def test_a_child_built_during_a_cancel_never_runs(drain):
     handle = start_stopping("cancel")
     drain()
@@ -522,6 +529,7 @@ def test_a_subworkflow_completes_although_its_build_task_is_deleted(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("OTHER"))(key="policy", fails=1)
 

@@ -68,6 +68,7 @@ def test_an_error_does_not_quote_a_sensitive_return_value_of_a_wrong_type(drain)
     assert PIN not in without_values(handle._rows().get().attempts.get())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [jobs.errs_with, jobs.errs_with_data])
 def test_a_sensitive_error_value_is_masked_in_the_data_and_not_in_the_message(drain, job):
     handle = job.send(PIN)
@@ -187,6 +188,7 @@ print(json.dumps([keyed_hash("limit", "a"), keyed_hash("unique", "a"), keyed_has
     assert len({*here, elsewhere}) == 4
 
 
+@pytest.mark.slow
 def test_reprs_of_results_handles_and_errors_contain_no_value(drain):
     handle = jobs.check_pin.send(PIN)
     failed = jobs.errs_with_data.send(PIN)

@@ -151,6 +151,7 @@ def test_metadata_with_a_reserved_key_is_rejected_even_if_no_header_is_sent(midd
     assert not Task.objects.exists()
 
 
+@pytest.mark.slow
 def test_headers_override_the_metadata_of_subworkflow_nodes(drain, sender):
     Workflow("w", [jobs.Forging.node()()]).start()
 
@@ -192,6 +193,7 @@ def test_a_task_result_shows_headers_and_metadata(sender):
     assert jobs.labelled.enqueue().task.metadata == HEADERS | {"team": "billing", "shown": "task"}
 
 
+@pytest.mark.slow
 def test_each_node_has_the_headers_sent_with_its_workflow(drain, sender):
     several = jobs.several.node(metadata={"own": 1})()
     each = jobs.one_of.map(over=several)
@@ -307,6 +309,7 @@ def test_a_schedule_run_by_hand_has_its_metadata_and_the_callers_headers(sender)
     assert (stored.schedule_id, stored.metadata) == (row.pk, HEADERS | {"team": "billing", "shown": "schedule"})
 
 
+@pytest.mark.slow
 def test_a_deferred_group_call_keeps_its_headers_and_only_its_group_runs_middleware(drain, middleware):
     middleware("outer", *samples.WITH_HEADERS)
     with translation.override("de"):

@@ -42,6 +42,7 @@ def test_middleware_that_is_sync_and_async_runs_in_the_bodys_thread(drain, middl
     assert len(set(samples.threads)) == 1
 
 
+@pytest.mark.slow
 @KINDS
 def test_middleware_is_built_once_for_all_bodies_of_a_kind(drain, middleware, job):
     middleware_stack._stacks.clear()

@@ -137,6 +137,7 @@ def test_a_node_row_cannot_call_a_function_that_is_not_a_condition(drain, trap, 
 # Forms, pages and commands.
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_the_schedule_form_imports_nothing(admin_client, settings, trap):
     settings.TASKS = RICH

@@ -30,6 +30,7 @@ from tests.core.registry.renamed import gathered, limited, send_it
 OLD = ["tests.core.registry.old.send_mail", "mail.send_old", "tests.core.registry.renamed.send_it"]
 
 
+@pytest.mark.slow
 def test_rows_and_schedules_from_before_a_rename_run_the_renamed_function(drain):
     rows = [Task.objects.create(task_name=name, kwargs={"number": 1}) for name in OLD]
     made = Schedule.objects.create(name="s", timing="every:3600", task_name=OLD[0], kwargs={"number": 2})

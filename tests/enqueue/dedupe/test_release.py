@@ -141,6 +141,8 @@ def test_retry_leaves_a_task_cancelled_if_another_holds_its_key():
     assert (first.status(), second.status()) == (TaskStatus.CANCELLED, TaskStatus.PENDING)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.django_db(transaction=True)
 def test_retention_keeps_a_task_until_its_unique_period_ends(drain):
     throttled = jobs.note.with_options(unique=Unique.throttle("1h", by=("name",)), retention=0)

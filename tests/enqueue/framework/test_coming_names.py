@@ -38,6 +38,8 @@ async def asave(context) -> None:
     await context.asave_metadata()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_body_changes_its_metadata_for_the_next_attempt_and_for_all_to_see():
     handle = count_attempts.send()
 

@@ -190,6 +190,7 @@ def raising(request):
         signal.disconnect(receive)
 
 
+@pytest.mark.slow
 def test_receivers_that_raise_do_not_disturb_enqueueing_or_execution(drain, raising, received):
     result, failing = jobs.add.enqueue(1, b=2), jobs.fail.enqueue()
     async_to_sync(jobs.awrite.aenqueue)("in spite of it")

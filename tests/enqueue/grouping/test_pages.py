@@ -34,6 +34,7 @@ def test_the_page_of_a_plain_task_shows_no_gathered_calls(client):
     assert "athered calls" not in html_of(client, handle)
 
 
+@pytest.mark.slow
 def test_a_batch_is_labelled_in_the_list_of_workflows_and_has_a_page(client):
     log_in(client, "view_workflow", "view_workflowtask")
     with Batch("newsletter", on_success=batch_jobs.add_up) as batch:

@@ -360,6 +360,7 @@ def test_the_items_of_a_map_and_what_follows_are_linked(drain, exporter):
     assert links(by_node) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_node_is_not_linked_to_one_that_has_not_ended(drain, exporter):
     late, ended = jobs.ask_for_later.node(node_id="late")(), jobs.plain.node(node_id="ended")()

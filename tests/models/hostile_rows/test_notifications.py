@@ -54,6 +54,8 @@ def test_a_forged_stop_notification_does_not_stop_a_worker(worker):
     assert "asked to stop" in process.output
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_worker_survives_malformed_notifications(worker):
     process = worker("--no-reaper", "--no-scheduler")
     malformed = [

@@ -186,6 +186,8 @@ def test_a_delayed_task_counts_against_its_limit_only_once_it_is_due():
     assert blocked("a") == 2
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("job", [limited.fails, limited.snoozes])
 def test_a_task_waiting_for_a_retry_or_snooze_frees_its_concurrency_slot(job, drain):
     sent = [job.send("a") for _ in range(3)]
@@ -198,6 +200,8 @@ def test_a_task_waiting_for_a_retry_or_snooze_frees_its_concurrency_slot(job, dr
     assert Task.objects.blocked().count() == 2
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_manual_cancels_retries_and_moves_respect_the_limit():
     sent = [limited.two_per_user.send("a") for _ in range(4)]
     claims = claim()
@@ -216,6 +220,8 @@ def test_manual_cancels_retries_and_moves_respect_the_limit():
     assert (admitted("a"), blocked("a")) == (1, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_reverted_start_keeps_its_concurrency_slot_and_an_expired_task_frees_it():
     [limited.two_per_user.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(3)]
     claims = claim()
@@ -278,6 +284,8 @@ def test_a_release_keeps_the_check_that_another_limit_has_scheduled():
     assert Limit.objects.get(pk=checked.pk).next_at == checked.next_at
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_reaper_releases_blocked_tasks_after_a_sender_or_worker_died(monkeypatch):
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
     for key in "abbbaac":
@@ -491,6 +499,8 @@ def test_rate_limit_tokens_do_not_accumulate_beyond_the_burst():
     assert Task.objects.released().count() == 4
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize("hours", [1, 24 * 365])
 def test_a_rate_limited_key_goes_on_at_its_rate_after_the_databases_clock_was_set_back(hours):
     with travel(hours=hours):
@@ -507,6 +517,8 @@ def test_a_rate_limited_key_goes_on_at_its_rate_after_the_databases_clock_was_se
     assert limit.next_at < database_now("default") + timedelta(minutes=16)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_the_reaper_deletes_limits_that_were_idle_for_a_day():
     limited.two_per_user.send_many([{"user": "a"}, {"user": "b"}])
     limited.rate_limited.send("c")

@@ -46,6 +46,8 @@ def counts(key="a"):
     return rows.released().count(), rows.blocked().count()
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_workflow_nodes_respect_their_limit_key_and_all_run(drain):
     handle = Workflow("limited", [*nodes(5), *nodes(1, "b")]).start()
     assert (counts("a"), counts("b")) == ((2, 3), (1, 0))
@@ -71,6 +73,8 @@ def test_later_workflow_nodes_and_separate_calls_share_a_limit(worker):
     assert at_most_two_ran_at_once(spans()["a"], f"{TWO}:a")
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_drain_runs_limited_nodes_that_follow_another_node(drain):
     handle = Workflow("limited", [keys.node()(count=1) >> nodes(3)]).start()
 

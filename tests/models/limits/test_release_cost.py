@@ -24,6 +24,8 @@ from tests.models.limits.test_limiter import RUNNER, TWO, claim, complete
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_worker_queries_limit_keys_without_blocked_tasks_once():
     keys = [TWO + f"{number:03}" for number in range(release_blocked.KEYS_PER_TRANSACTION)]
     limited.two_per_user.send_many({"user": key.removeprefix(TWO)} for key in keys)

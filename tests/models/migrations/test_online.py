@@ -294,6 +294,8 @@ def test_others_write_while_an_index_is_built(operation, other, toys):
     assert is_valid(name_of(operation))
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_no_timeout_of_the_session_ends_a_long_build(other, toys):
     settings = execute("SELECT name FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')")
     other.execute(f"UPDATE {TABLE} SET number = 51 WHERE number = 1")

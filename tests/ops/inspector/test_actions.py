@@ -194,6 +194,7 @@ def test_delete_without_states_skips_waiting_tasks():
     assert status(waiting) is None
 
 
+@pytest.mark.slow
 def test_delete_skips_the_tasks_of_a_running_workflow(drain):
     first = jobs.noop.node(node_id="first")()
     handle = Workflow("deleted", [first, jobs.add.node(node_id="then", waits_for=[first])(a=1)]).start()

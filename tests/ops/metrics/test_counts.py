@@ -145,6 +145,7 @@ def test_the_load_of_a_worker_is_that_of_its_fuller_kind_of_slots():
     assert (member.held, member.load, member.shown_load) == (3, 1.0, "2/2 + 1/100 async")
 
 
+@pytest.mark.slow
 def test_a_queue_without_a_worker_that_stays_is_unserved():
     for key in ("w1", "w2"):
         Worker.objects.register(key, "", "host", 1)

@@ -136,6 +136,7 @@ def test_a_task_that_the_previous_release_completed_is_not_in_the_group():
     assert old.fingerprint
 
 
+@pytest.mark.slow
 def test_attempts_above_the_maximum_of_groups_are_counted_without_a_group(drain, monkeypatch):
     monkeypatch.setattr(rollup, "MAX_ERROR_GROUPS", 1)
     tasks.fail.send()

@@ -106,6 +106,8 @@ def test_a_workflow_has_the_retention_of_its_backend(settings, drain):
     assert kept(handle) == 4 * DAY
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_running_workflows_and_their_subworkflows_are_kept(drain):
     handle = start_and_drain(
         Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "approval": wait_for_event("approval")}), drain
@@ -297,6 +299,8 @@ def test_a_workflow_continues_after_the_tasks_of_its_nodes_are_deleted(settings,
     assert handle.status() is None
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 def test_a_task_with_a_longer_retention_outlives_its_workflow(drain):
     handle = start_and_drain(Workflow("done", {"one": bodies.echo.node()(value=1)}), drain)
     age(handle)

@@ -191,6 +191,8 @@ def test_an_atomic_body_that_deletes_its_own_row_fails_with_the_reason(drain):
     assert entries("own") == 0
 
 
+@pytest.mark.slow
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("actions", "results", "status"),
     [

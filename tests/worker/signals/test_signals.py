@@ -109,6 +109,7 @@ def test_a_drain_waits_for_raising_receivers_and_runs_the_tasks_that_they_send(d
 # Expiry.
 
 
+@pytest.mark.slow
 def test_the_reaper_sends_task_expired(received):
     late = [jobs.succeed.with_options(good_until=past()).send() for _ in range(3)]
     jobs.succeed.send()
@@ -276,6 +277,7 @@ def test_a_crash_with_a_retry_sends_task_crashed_and_task_retrying(received, tas
     assert received[1].facts["error"].error_code == OperationalCode.WORKER_CRASHED
 
 
+@pytest.mark.slow
 def test_a_retry_by_a_worker_that_lost_its_claim_sends_no_signal(received):
     jobs.die_once.send("key")
     with transaction.atomic():
