@@ -301,6 +301,7 @@ def test_a_list_offers_only_orders_that_an_index_has(staff, state, names):
     assert listed.sort_order.name == ("longest" if state == "running" else "newest")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("sort", ["oldest", "due", "nonsense", "\0", "-id"])
 @pytest.mark.parametrize(

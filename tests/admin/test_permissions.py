@@ -429,6 +429,7 @@ def test_one_read_only_backend_of_the_database_makes_its_admin_read_only(setting
 # Requests: GET, confirmation and CSRF.
 
 
+@pytest.mark.nightly
 @each_model
 def test_get_requests_change_nothing(model):
     target = new_target(model)
@@ -451,6 +452,7 @@ def test_get_requests_change_nothing(model):
     assert not LogEntry.objects.exists()
 
 
+@pytest.mark.nightly
 @each_action
 def test_the_confirmation_page_of_an_action_changes_nothing(model, action):
     target = new_target(model, action)

@@ -55,7 +55,7 @@ def is_ready(port):
         return {503: False}[error.code]
 
 
-@pytest.mark.parametrize("body", [jobs.hog, jobs.backtrack])
+@pytest.mark.parametrize("body", [jobs.hog, pytest.param(jobs.backtrack, marks=pytest.mark.nightly)])
 def test_a_body_that_holds_the_gil_times_out_and_other_tasks_run(worker, body):
     process = worker("--timeout-grace", "1", "--threads", "2")
     hog = body.send("hog")
@@ -237,6 +237,7 @@ def test_a_runner_that_waits_for_the_database_is_not_killed_as_stalled(worker, g
     assert "killed" not in process.output
 
 
+@pytest.mark.nightly
 def test_a_runner_whose_end_takes_long_is_not_killed_as_stalled(worker):
     process = worker("--stall-timeout", "3", DJANGO_SETTINGS_MODULE="tests.faults.slow_end_settings")
 

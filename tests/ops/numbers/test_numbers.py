@@ -59,7 +59,7 @@ ATTEMPTS = "horsies_task_attempts AS a JOIN horsies_tasks AS t ON t.id = a.task_
 RUNNABLE_AT = "CASE WHEN released_at > enqueued_at THEN released_at ELSE enqueued_at END"
 
 
-@pytest.fixture(params=range(3))
+@pytest.fixture(params=[0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def table(request, settings) -> RandomTasks:
     settings.TASKS = with_metrics(settings.TASKS, token=TOKEN)
     table = RandomTasks(request.param)
