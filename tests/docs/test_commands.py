@@ -107,9 +107,9 @@ def blocks_to_run(page: str) -> list[list[Command]]:
     return [block for block in blocks if block and block[-1].text != OWN_DATABASE]
 
 
-#: The pages with commands; by day those of a user who begins.
+#: The pages with commands; by day only the first one.
 EACH_PAGE = [
-    pytest.param(page, marks=() if page in ("README.md", "docs/first-week.md") else pytest.mark.nightly)
+    pytest.param(page, marks=() if page == "README.md" else pytest.mark.nightly)
     for page in PAGES
     if page != TUTORIAL and blocks_to_run(page)
 ]

@@ -322,21 +322,9 @@ def test_random_hostile_values_in_each_table_affect_no_other_rows(drain, admin_c
     _assert_harmless(ROW_KINDS, drain, admin_client)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("act", "limit"),
-    [
-        (_update, 20),
-        pytest.param(_update, None, marks=pytest.mark.nightly),
-        pytest.param(_insert, 100, marks=pytest.mark.nightly),
-    ],
-    ids=["update", "every update", "insert"],
-)
-@pytest.mark.parametrize(
-    "kind",
-    # A second node is a row of the same table as a first one, and each of its pages shows a whole workflow.
-    [pytest.param(kind, marks=pytest.mark.nightly) if kind == "second nodes" else kind for kind in ROW_KINDS],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("act", "limit"), [(_update, None), (_insert, 100)], ids=["update", "insert"])
+@pytest.mark.parametrize("kind", ROW_KINDS)
 def test_hostile_values_in_each_column_affect_no_other_rows(kind, act, limit, drain, admin_client):
     model, make_rows = ROW_KINDS[kind]
     changes = _changes(model)
