@@ -8,16 +8,15 @@ one queue: they are counted for all queues together.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections
-from django.db.models import Case, QuerySet, SmallIntegerField, When
+from django.db.models import Case, CharField, QuerySet, SmallIntegerField, When
 
 from ..db.expressions import OuterColumn, SecondsUntil
-from ..db.skip_scan import NAME, distinct, skip_scan
+from ..db.skip_scan import distinct, skip_scan
 from ..db.statements import JSON, Statement, decode_rows
 from .claim.query import DUE_AT, ORDER, not_past_deadline
 
@@ -47,6 +46,9 @@ MAX_QUEUES: Final = 100
 MAX_BLOCKED: Final = 10_000
 
 _UNTIL_DUE: Final = SecondsUntil(DUE_AT)
+
+#: The queue, or the limit key, that a part of a statement is about: see :func:`_answers`.
+_ASKED: Final = OuterColumn("asked.name", CharField())
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
 
 def depths_of_limits(tasks: TaskQuerySet, keys: Collection[str]) -> dict[str, Depth]:
     """Return the blocked tasks of each of these limits, by its key, in one statement."""
-    rows = tasks.blocked().filter(not_past_deadline(), limit_key=NAME).order_by(*ORDER)
+    rows = tasks.blocked().filter(not_past_deadline(), limit_key=_ASKED).order_by(*ORDER)
     return {
         key: Depth(blocked=depth.due, is_more_blocked=depth.is_more, blocked_waits=depth.waits)
         for key, depth in _count(keys, rows).items()
@@ -140,11 +142,12 @@ def _claimable(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> De
     is_partial = any(len(queues) > MAX_SEARCHED for queues in names.values())
     others = dict.fromkeys(also)
     all_names = sorted({*names[False], *names[True], *(others if is_partial else ())})
-    rows = [tasks.next_up(is_async=kind).filter(queue_name=NAME) for kind, queues in names.items() if queues]
+    rows = [tasks.next_up(is_async=kind).filter(queue_name=_ASKED) for kind, queues in names.items() if queues]
     counts = _count(all_names, *rows)
     deep = [name for name, depth in counts.items() if depth.is_more][:MAX_DEEP]
-    for name, waits in _search_priorities(tasks, deep, list(names)):
-        counts[name] += Depth(waits=waits)
+    if deep:
+        for name, waits in _search_priorities(tasks, deep, names).items():
+            counts[name] += Depth(waits=waits)
     result.is_searched = not (is_partial or any(depth.is_more for depth in counts.values()))
     result.waits = longest(*(depth.waits for depth in counts.values()))
     result.is_more = len(all_names) > MAX_QUEUES
@@ -155,7 +158,7 @@ def _claimable(tasks: TaskQuerySet, only: str | None, also: Iterable[str]) -> De
     return result
 
 
-def _search_priorities(tasks: TaskQuerySet, queues: Sequence[str], kinds: Sequence[bool]) -> list[Any]:
+def _search_priorities(tasks: TaskQuerySet, queues: Collection[str], kinds: Iterable[bool]) -> dict[str, float | None]:
     """Return how long the first tasks of each priority have waited, the longest of each queue: the index has them.
 
     A task of a low priority can wait for hours behind more of a higher one than are counted. Tasks that a limit has
@@ -163,20 +166,18 @@ def _search_priorities(tasks: TaskQuerySet, queues: Sequence[str], kinds: Sequen
     """
     priority = OuterColumn("names.name", SmallIntegerField())
     parts = []
-    for queue, kind in product(queues, kinds):
-        rows = tasks.next_up(is_async=kind).filter(queue_name=queue)
+    for kind in kinds:
+        rows = tasks.next_up(is_async=kind).filter(queue_name=_ASKED)
         first = rows.filter(priority=priority).annotate(until=_UNTIL_DUE).values_list("until")[:_COMPARED]
         parts.append(
             Statement.compose(
-                "SELECT {queue}, (WITH RECURSIVE {names} SELECT MIN((SELECT MIN(until) FROM ({first}) AS compared))"
-                " FROM names WHERE name IS NOT NULL)",
-                queue=Statement("%s", (queue,)),
+                "WITH RECURSIVE {names} SELECT MIN((SELECT MIN(until) FROM ({first}) AS compared))"
+                " FROM names WHERE name IS NOT NULL",
                 names=skip_scan(rows, "priority", _PRIORITIES),
                 first=Statement.part(first),
             )
         )
-    oldest = Statement.join(" UNION ALL ", parts).rows(tasks.db) if parts else []
-    return [(queue, _ago(until)) for queue, until in oldest]
+    return {name: longest(*map(_ago, untils)) for name, *untils in _answers(queues, parts, tasks.db)}
 
 
 def _add_late(result: Depths, tasks: TaskQuerySet) -> None:
@@ -241,31 +242,35 @@ def _by_queue(rows: QuerySet[Any], limit: int) -> tuple[dict[str, tuple[int, flo
 
 
 def _count(names: Collection[str], *parts: QuerySet[Any]) -> dict[str, Depth]:
-    """Count the first rows of each name in each of the parts, which refer to it as :data:`NAME`, in one statement."""
+    """Count the first rows of each name in each of the parts, which are about :data:`_ASKED`, in one statement."""
     if not names or not parts:
         return {}
     database, bound = parts[0].db, min(MAX_COUNTED, MAX_COUNTED_OF_ALL // len(names))
-    json_of = JSON[connections[database].vendor]
     counts = [
         Statement.compose(
             "SELECT {array}(COUNT(*), MIN(until)) FROM ({rows}) AS counted",
-            array=json_of.values,
+            array=JSON[connections[database].vendor].values,
             # In index order, so that the read stops at the bound.
             rows=Statement.part(rows.annotate(until=_UNTIL_DUE).values_list("until")[: bound + 1]),
         )
         for rows in parts
     ]
-    whole = Statement.compose(
-        "SELECT name, ({counts}) FROM (SELECT value AS name FROM {elements}) AS names",
-        counts=Statement.join("), (", counts),
-        elements=Statement(json_of.elements, (json.dumps(list(names)),)),
-    )
     depths = dict[str, Depth]()
-    for name, *answers in whole.rows(database):
+    for name, *answers in _answers(names, counts, database):
         depths[name] = Depth()
         for count, until in map(decode_rows, answers):
             depths[name] += Depth(min(count, bound), count > bound, _ago(until))
     return depths
+
+
+def _answers(names: Collection[str], parts: Collection[Statement], database: str) -> list[Any]:
+    """Return each of the names with the values of the parts, which are about :data:`_ASKED`, in one statement."""
+    whole = Statement.compose(
+        "SELECT name, ({parts}) FROM (SELECT value AS name FROM {elements}) AS asked",
+        parts=Statement.join("), (", parts),
+        elements=Statement(JSON[connections[database].vendor].elements, (json.dumps(list(names)),)),
+    )
+    return whole.rows(database)
 
 
 def _ago(until: float | None) -> float | None:

@@ -163,6 +163,22 @@ def test_behind_more_tasks_than_are_counted_the_oldest_of_each_priority_is_found
     assert found["default"].as_json()["oldest_waits_is_at_least"]
 
 
+def test_no_statement_grows_with_the_number_of_deep_queues(monkeypatch):
+    # Each part of a statement was a copy for one queue: PostgreSQL compiled those of 50 for two seconds.
+    monkeypatch.setattr(module, "MAX_COUNTED", 1)
+    sizes = []
+    for name in ("a", "b"):
+        some(2, queue_name=name)
+        with CaptureQueriesContext(connection) as captured:
+            assert depths(Task.objects.all())[name].is_more
+        sizes.append([len(query["sql"]) for query in captured])
+
+    one, two = sizes
+
+    assert len(one) == len(two)
+    assert max(more - less for less, more in zip(one, two, strict=True)) <= len(', "b"')
+
+
 def test_a_task_that_waits_behind_released_ones_of_its_priority_is_found(monkeypatch):
     monkeypatch.setattr(module, "MAX_COUNTED", 3)
     some(5, released_at=ago(10), enqueued_at=ago(10_000))
