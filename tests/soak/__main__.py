@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=150, help="Calls a second.")
     parser.add_argument("--samples", metavar="FILE", type=Path, help="Write all samples there, as JSON.")
     arguments = parser.parse_args()
-    with postgres() as url:
+    with postgres(autovacuum="on") as url:
         os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.soak.settings", "DEBUG": "0"}
         import django
 
