@@ -164,7 +164,7 @@ def test_behind_more_tasks_than_are_counted_the_oldest_of_each_priority_is_found
 
 
 def test_no_statement_grows_with_the_number_of_deep_queues(monkeypatch):
-    # Each part of a statement was a copy for one queue: PostgreSQL compiled those of 50 for two seconds.
+    # One had a part for each queue: PostgreSQL compiled those of 50 to machine code, which took two seconds.
     monkeypatch.setattr(module, "MAX_COUNTED", 1)
     sizes = []
     for name in ("a", "b"):
