@@ -15,7 +15,7 @@ from horsies_django.models import Task, TaskAttempt
 
 from .model import ENDED_AT, Model, Row
 
-#: How far a stored time may be from the model's: less than half a step, more than an example takes.
+#: How far a stored time may be from the model's: less than half a step. An example takes half a second if it is quiet.
 TOLERANCE = timedelta(seconds=24)
 TIMES = ("sent_at", "enqueued_at", "claimed_at", "started_at", "next_retry_at", "good_until", "kept_until")
 
